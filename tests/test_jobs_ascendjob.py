@@ -285,8 +285,10 @@ def test_a_partly_created_job_starts_no_new_round() -> None:
     assert {world.pod(p)["metadata"]["labels"]["version"] for p in world.pods()} == {"0"}
 
 
-def test_unconditional_retry_restarts_all_pods_until_none_is_left() -> None:
-    world = World(POD_GROUP_CRD, ascend_job(labels={"fault-retry-times": "2"}))
+@pytest.mark.parametrize("switch", [{}, {"fault-scheduling": "off"}, {"fault-scheduling": "Force"}])
+def test_unconditional_retry_restarts_all_pods_until_none_is_left(switch: dict[str, str]) -> None:
+    """A word that is none of the switch's means off everywhere: otherwise nobody would restart the job."""
+    world = World(POD_GROUP_CRD, ascend_job(labels={"fault-retry-times": "2"} | switch))
     world.settle()
     seen = []
     for _ in range(3):

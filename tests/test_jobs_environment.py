@@ -168,7 +168,13 @@ def test_without_chips_only_common_variables_are_set() -> None:
 
 @pytest.mark.parametrize(
     ("block", "chips", "groups"),
-    [("32", 16, ["0", "0", "1", "1"]), ("8", 16, ["0", "1", "2", "3"]), ("64", 16, ["0"] * 4), (None, 16, ["0"] * 4)],
+    [
+        ("32", 16, ["0", "0", "1", "1"]),
+        (" 32 ", 16, ["0", "0", "1", "1"]),
+        ("8", 16, ["0", "1", "2", "3"]),
+        ("64", 16, ["0"] * 4),
+        (None, 16, ["0"] * 4),
+    ],
 )
 def test_logical_super_pods_follow_sp_block(block: str | None, chips: int, groups: list[str]) -> None:
     replicas = {"Master": replica(pod=template(chips)), "Worker": replica(3, template(chips))}

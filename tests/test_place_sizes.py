@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from belay.engine.model.job_options import read_options
 from belay.engine.plan.place.families import registry
 from belay.engine.plan.place.handler import Refusal
 from tests import placing, worlds
@@ -119,7 +120,7 @@ def test_legal_sizes(name: str) -> None:
 def test_handlers(
     resource: str, notes: dict[str, str], labels: dict[str, str], selector: str, handler: str | None, topology: str
 ) -> None:
-    found = registry.choose(f"huawei.com/{resource}", notes, labels, selector, placing.shipped(), policy_key=POLICY)
+    found = registry.choose(f"huawei.com/{resource}", read_options(labels, notes), selector, placing.shipped())
     if handler is None:
         assert isinstance(found, Refusal) and found.reason == "NotSupportPolicy"
     else:
@@ -129,7 +130,7 @@ def test_handlers(
 
 def test_sizes_of_eight_die_super_pods_follow_the_selector() -> None:
     found = registry.choose(
-        "huawei.com/Ascend910", {"sp-block": "8"}, {}, "module-a3-8-super-pod", placing.shipped(), policy_key=POLICY
+        "huawei.com/Ascend910", read_options({}, {"sp-block": "8"}), "module-a3-8-super-pod", placing.shipped()
     )
     assert not isinstance(found, Refusal) and found.node_chips == 8
 
@@ -147,7 +148,6 @@ def test_some_families_avoid_chips_with_broken_networks(policy: str, aware: bool
     product = placing.shipped().product_for_policy(policy, "huawei.com/Ascend910")
     assert product is not None
     found = registry.choose(
-        product.spec.resource.replace("*", "huawei.com/npu"), {POLICY: policy}, {}, "", placing.shipped(),
-        policy_key=POLICY,
-    )  # fmt: skip
+        product.spec.resource.replace("*", "huawei.com/npu"), read_options({}, {POLICY: policy}), "", placing.shipped()
+    )
     assert not isinstance(found, Refusal) and found.family.network_aware is aware

@@ -38,7 +38,6 @@ from belay.engine.model.wording import counted
 from belay.engine.status.jobs import broken, graded, impact, impact_body, job_object
 from belay.engine.status.links import summary
 from belay.engine.status.recoveries import conversation_body, effective, recovery_body, recovery_sentences
-from belay.engine.status.rescheduling import asked_retries
 from belay.engine.wire import names, slownode
 from belay.engine.wire.links import name_of as link_orders
 
@@ -166,7 +165,7 @@ def _job(name: str, plan: Plan, observed: Observed, desired: Desired) -> dict[st
     ratio = effective(memory, gang.created, plan.now, chips) if gang is not None else None
     if ratio is not None:
         body["effectiveTraining"] = ratio
-    asked = asked_retries(gang.labels) if gang is not None else 0
+    asked = gang.options.fault_retry_times if gang is not None else 0
     open_one = memory.recoveries[-1] if memory is not None and memory.recoveries else None
     body["coming"] = coming.of_job(
         pods, waits[key].reason if key in waits else "", body.get("ended", ""), body.get("suspended", ""),

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from belay.engine.model.cluster import Pod
 from belay.engine.model.labels import HUAWEI_PREFIX
+from belay.engine.model.quantities import whole_number
 from belay.engine.model.workload_kinds import EACH, Condition, Factor, WorkloadRole, WorkloadRow
 
 #: More pods than any workload has; a larger product is a mistake of its author.
@@ -59,9 +60,9 @@ def size_of_group(row: WorkloadRow, raw: Mapping[str, Any], pods: Iterable[Pod])
     """How many pods each group of a workload has: as a pod says, else as the object does; 0 where neither does."""
     for pod in pods:
         for key in row.size_keys:
-            text = label_or_annotation(pod, key)
-            if text.isascii() and text.isdecimal() and 0 < len(text) <= 6:
-                return int(text)
+            size = whole_number(label_or_annotation(pod, key), digits=6)
+            if size is not None:
+                return size
     return product(raw, row.size) if row.size and raw else 0
 
 

@@ -60,6 +60,7 @@ from belay.engine.model.labels import (
 from belay.engine.model.native_groups import gang_minimum
 from belay.engine.model.plan import Pending
 from belay.engine.model.plan_cache import CacheKey, Memo
+from belay.engine.model.quantities import whole_number
 from belay.engine.model.times import parse_rfc3339
 from belay.engine.model.unstructured import nested_map
 from belay.engine.model.workload_kinds import api_group
@@ -123,14 +124,13 @@ def declared_rank(pod: Pod) -> int | None:
     In this order: annotation ``hccl/rankIndex``, a Volcano task index from its environment (``VC_TASK_INDEX``), the
     number at the end of its name (StatefulSets and Volcano Jobs).
     """
-    text = pod.annotations.get(RANK_INDEX, "")
-    if text.isascii() and text.isdecimal() and len(text) <= 9:
-        return int(text)
+    stated = whole_number(pod.annotations.get(RANK_INDEX, ""))
+    if stated is not None:
+        return stated
     if pod.task_index is not None and pod.owner_kind != "StatefulSet":
         return pod.task_index
     if pod.owner_kind == "StatefulSet" or (pod.owner_kind == "Job" and pod.owner_api == VOLCANO_API):
-        tail = pod.name.rpartition("-")[2]
-        return int(tail) if tail.isascii() and tail.isdecimal() and len(tail) <= 9 else None
+        return whole_number(pod.name.rpartition("-")[2])
     return None
 
 
@@ -346,8 +346,7 @@ def _min_available(
 
 def parse_min_available(annotations: Mapping[str, str]) -> int | None:
     """Annotation ``huawei.com/schedule_minAvailable``; None when absent or not a whole number."""
-    text = annotations.get(SCHEDULE_MIN_AVAILABLE, "").strip()
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None
+    return whole_number(annotations.get(SCHEDULE_MIN_AVAILABLE, "").strip())
 
 
 def _declared_min(owner: JobOwner, spec: Mapping[str, Any]) -> int:

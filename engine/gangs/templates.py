@@ -19,6 +19,7 @@ from belay.engine.model.labels import (
     LEADER_WORKER_SET_REVISION,
     POD_TEMPLATE_HASH,
 )
+from belay.engine.model.quantities import whole_number
 from belay.engine.model.unstructured import nested_map
 
 
@@ -93,8 +94,7 @@ def wanted_of_template(pods: list[Pod], finder: OwnerIndex) -> int:
 
 def _revision(pod: Pod, finder: OwnerIndex) -> int:
     """The number that a Deployment gives to the ReplicaSet of a pod; a rollback gives an old one the highest."""
-    text = annotations_of(_replica_set(pod, finder)).get(DEPLOYMENT_REVISION, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
+    return whole_number(annotations_of(_replica_set(pod, finder)).get(DEPLOYMENT_REVISION, "")) or 0
 
 
 def _replica_set(pod: Pod, finder: OwnerIndex) -> Mapping[str, Any]:

@@ -20,6 +20,7 @@ from belay.engine.gangs.declared import (
 )
 from belay.engine.gangs.owners import JobOwner
 from belay.engine.model.cluster import Pod
+from belay.engine.model.quantities import whole_number
 from belay.engine.model.workload_kinds import StartTogether
 
 #: How long pods wait for more where nothing says how many they are; controllers make pods in batches without pauses.
@@ -101,5 +102,5 @@ def _text_at(raw: Mapping[str, object], path: Iterable[str]) -> str:
 
 
 def _rank(keys: Iterable[str], pod: Pod) -> int:
-    texts = (label_or_annotation(pod, key) for key in keys)
-    return next((int(text) for text in texts if text.isascii() and text.isdecimal() and len(text) <= 9), 1 << 30)
+    numbers = (whole_number(label_or_annotation(pod, key)) for key in keys)
+    return next((number for number in numbers if number is not None), 1 << 30)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from belay.engine.model.log_evidence import EventRole, LogEvent, PodEvidence
+from belay.engine.model.quantities import whole_number
 
 #: Clocks of two nodes of a cluster with NTP differ by less; earlier than another by less counts as about the same time.
 SKEW_MS: Final = 3_000
@@ -128,9 +129,10 @@ def _located(pods: Sequence[PodEvidence], seen: Sequence[_Seen]) -> tuple[list[R
     code: dict[tuple[str, int], LogEvent] = {}
     for pod, event in seen:
         for place in event.places:
-            host, _, number = place.rpartition("/")
-            if host and number.isascii() and number.isdecimal() and len(number) <= 4:
-                key = host, int(number)
+            host, _, tail = place.rpartition("/")
+            number = whole_number(tail, digits=4)
+            if host and number is not None:
+                key = host, number
                 votes.setdefault(key, set()).add(pod.pod)
                 old = code.get(key)
                 if old is None or _time(event) < _time(old):

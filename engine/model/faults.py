@@ -21,6 +21,7 @@ from belay.engine.model.levels import (
     SEPARATE,
     SWITCH_WORDS,
 )
+from belay.engine.model.quantities import whole_number
 
 NETWORK: Final = "CardNetworkUnhealthy"
 CARD: Final = "CardUnhealthy"
@@ -256,9 +257,9 @@ def _entries(text: str) -> list[tuple[str, int]]:
     for item in _ENTRY.findall(text.translate(_FULL_WIDTH))[:1000]:
         name, _, seconds = item.partition(":")
         name, seconds = name.strip(), seconds.strip()
-        number = seconds.isascii() and seconds.isdecimal() and len(seconds) <= 9  # longer ones do not even convert
+        number = whole_number(seconds)
         if name:
-            out.append((name, int(seconds) * 1000 if number and int(seconds) <= MAX_TOLERANCE else TOLERANCE_MS))
+            out.append((name, number * 1000 if number is not None and number <= MAX_TOLERANCE else TOLERANCE_MS))
     return out
 
 

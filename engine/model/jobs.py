@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Final
 
 import msgspec
 
-from belay.engine.model.labels import FAULT_SCHEDULING
+from belay.engine.model.job_options import JobOptions, read_options
 
 #: Kinds whose pods serve independently: each pod is a unit, and only hit pods are evicted.
 INDEPENDENT_KINDS: Final = frozenset({"Deployment", "ReplicaSet", "Pod"})
 
 
-class Gang(msgspec.Struct, frozen=True):
+class Gang(msgspec.Struct, frozen=True, dict=True):
     """Pods that start together or not at all.
 
     ``kind``/``namespace``/``name``/``uid`` name the owner (AscendJob, Volcano Job, Deployment,
@@ -47,8 +48,12 @@ class Gang(msgspec.Struct, frozen=True):
     declared: int = 0
     settles: float = 0.0
 
+    @cached_property
+    def options(self) -> JobOptions:
+        """What the job says by labels and annotations."""
+        return read_options(self.labels, self.annotations)
+
     @property
     def fault_scheduling(self) -> str:
-        """Label ``fault-scheduling``, the job's switch for rescheduling; unknown values are ``off``."""
-        value = self.labels.get(FAULT_SCHEDULING, "off")
-        return value if value in ("grace", "force", "external-grace", "external-force") else "off"
+        """The job's switch for rescheduling."""
+        return self.options.fault_scheduling

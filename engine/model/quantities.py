@@ -53,6 +53,20 @@ def whole(value: object) -> int:
     return 0 if exact is None else -((-exact.numerator) // exact.denominator)
 
 
+def whole_number(text: str, digits: int = 9) -> int | None:
+    """The number, from 0 on, that at most so many ASCII digits write; None for any other text.
+
+    The limit keeps what people write from becoming numbers that no field holds, or that Python refuses to convert.
+    """
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None
+
+
+def signed_number(text: str, digits: int = 9) -> int | None:
+    """The same for a number that may begin with a minus."""
+    number = whole_number(text.removeprefix("-"), digits)
+    return -number if number is not None and text.startswith("-") else number
+
+
 def total(texts: Iterable[str]) -> str:
     """The sum in canonical form: with a binary suffix when every summand has one, else a number or milli-units."""
     parts = list(texts)

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from belay.engine.model.quantities import whole_number
+
 
 class TemplateSize(msgspec.Struct, frozen=True):
     """Size of one template: AI cores, AI CPUs, memory in MiB, media engines.
@@ -94,7 +96,7 @@ def change(existing: Sequence[ExistingVNPU], wanted: Sequence[str]) -> VNPUChang
 def cores(template: str) -> int:
     """AI cores of a template: the number after ``vir`` up to the first underscore; 0 for an unknown name."""
     digits = template.removeprefix("vir").split("_", 1)[0]
-    return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) <= 9 else 0
+    return whole_number(digits) or 0
 
 
 def _media(totals: ChipCapacity, rows: Sequence[TemplateSize]) -> str | None:

@@ -20,7 +20,6 @@ from belay.engine.model.cluster import Pod
 from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.model.history import JobMemory
 from belay.engine.model.jobs import Gang
-from belay.engine.model.labels import PODGROUP_SCHED_ENABLE, TOR_AFFINITY
 from belay.engine.model.pending_reasons import (
     ENQUEUE_FAILED,
     GANG_INCOMPLETE,
@@ -327,7 +326,7 @@ class _GangPlacement:
         if len(self.waiting) == 1:
             self.mixed = False
             return [self.waiting]
-        if job.request.labels.get(PODGROUP_SCHED_ENABLE) == "true":
+        if job.gang.options.batch_scoring:
             natural = list(self.waiting)
         else:
             natural = sorted(self.waiting, key=lambda pod: pod.key not in former.node_of)
@@ -380,8 +379,8 @@ class _GangPlacement:
         self, job: SchedulerJob, ranks: Mapping[str, int], memory: JobMemory | None
     ) -> FormerPlacement:
         """Former nodes, where the configuration prefers them and no switch affinity rules them out."""
-        tor = job.request.labels.get(TOR_AFFINITY, "null")
-        if not self.state.params.prefer_previous_node or tor != "null" or not job.resource:
+        switches = job.gang.options.switch_affinity != "null"
+        if not self.state.params.prefer_previous_node or switches or not job.resource:
             return FormerPlacement(claimed=self.claimed)
         nodes = {str(ranks[pod.key]): pod.node for pod in self.started if pod.node and pod.key in ranks}
         nodes |= memory.nodes if memory is not None else {}

@@ -12,24 +12,15 @@ from belay.engine.gangs.forming import declared_rank, in_rank_order
 from belay.engine.gangs.retries import recorded_retries
 from belay.engine.model.cluster import Pod
 from belay.engine.model.history import JobMemory
+from belay.engine.model.job_options import stated_chips
 from belay.engine.model.jobs import INDEPENDENT_KINDS, Gang
 from belay.engine.model.labels import (
-    AFFINITY_CONFIG,
-    APP_LABEL,
-    FAULT_RETRY_TIMES,
     KUBEFLOW_REPLICA_TYPE,
     NEED_VOLCANO,
-    OME_SERVICE,
-    POD_RESCHEDULING,
-    PROCESS_RECOVER_ENABLE,
-    RA_BLOCK,
-    RECOVER_POLICY_PATH,
     REPLICA_TYPE,
-    SCHEDULE_POLICY,
-    SP_BLOCK,
-    SUB_HEALTHY_STRATEGY,
     SUPER_POD_RANK,
 )
+from belay.engine.model.quantities import whole_number
 from belay.engine.model.wording import counted
 from belay.engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS, SERVING
 from belay.engine.plan.scope import Scope
@@ -99,8 +90,7 @@ def retryable(gang: Gang, pod: Pod) -> bool:
 
 def retries_left(scope: Scope, gang: Gang) -> int:
     """Remaining reschedules for failed pods: ``fault-retry-times`` minus those used (0: none wanted)."""
-    text = gang.labels.get(FAULT_RETRY_TIMES, "")
-    allowed = int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
+    allowed = gang.options.fault_retry_times
     used = memory_of(scope, gang).retries
     if used < 0:
         used = recorded_retries(scope.observed, gang, gang.uid)
@@ -108,18 +98,14 @@ def retries_left(scope: Scope, gang: Gang) -> int:
 
 
 def strategy(gang: Gang) -> str:
-    """Label ``subHealthyStrategy``; anything unknown is ``ignore``."""
-    value = gang.labels.get(SUB_HEALTHY_STRATEGY, "ignore")
-    return value if value in ("graceExit", "forceExit", "hotSwitch") else "ignore"
+    """What the job wants of sub-healthy chips; anything unknown is ``ignore``."""
+    return gang.options.sub_health
 
 
 def pod_level(gang: Gang) -> bool:
     """Whether the job asks for its faulty pods only."""
-    return (
-        gang.labels.get(POD_RESCHEDULING) == "on"
-        or gang.labels.get(PROCESS_RECOVER_ENABLE) == "on"
-        or _never_widens(gang)
-    )
+    options = gang.options
+    return options.pod_rescheduling or options.recovers_processes or _never_widens(gang)
 
 
 def choose(scope: Scope, gang: Gang, pods: list[Pod], hit: set[str], *, now: float) -> Victims:
@@ -172,30 +158,28 @@ def _widen(
 
 def _stages_of(scope: Scope, gang: Gang, pods: list[Pod]) -> str:
     """Key of the job's stages in ``STAGES``."""
-    on_rack = gang.annotations.get(SCHEDULE_POLICY) == RACK_POLICY or any(
+    on_rack = gang.options.schedule_policy == RACK_POLICY or any(
         view.product is not None and view.product.spec.placement.handler == "rack950"
         for p in pods
         if (view := scope.nodes.get(p.node)) is not None
     )
-    if gang.labels.get(PROCESS_RECOVER_ENABLE) == "on":
+    if gang.options.recovers_processes:
         return "process-rack" if on_rack else "process"
     if on_rack:
         return "rack"
-    if AFFINITY_CONFIG in gang.annotations:
+    if gang.options.affinity_config is not None:
         return "multilevel"
-    return (
-        "super-pod" if SP_BLOCK in gang.annotations or any(SUPER_POD_RANK in p.annotations for p in pods) else "plain"
-    )
+    in_blocks = gang.options.sp_block is not None or any(SUPER_POD_RANK in p.annotations for p in pods)
+    return "super-pod" if in_blocks else "plain"
 
 
 def _block(gang: Gang, pods: list[Pod], stage: str) -> int:
     """Number of pods in a block of a stage; 0 when the job has no such blocks. Consecutive ranks share a block."""
     if stage == LEVEL:
-        sizes = [int(text) for text in _LEVELS.findall(gang.annotations.get(AFFINITY_CONFIG, ""))]
+        sizes = [int(text) for text in _LEVELS.findall(gang.options.affinity_config or "")]
         return max((size for size in sizes if size < len(pods)), default=0)
     each = max((p.count for p in pods), default=0)
-    text = gang.annotations.get(RA_BLOCK if stage == RACK else SP_BLOCK, "").strip()
-    chips = int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
+    chips = stated_chips(gang.options.ra_block if stage == RACK else gang.options.sp_block, 0)
     if stage == SUPER_POD and not chips:
         known = [p.annotations[SUPER_POD_RANK] for p in pods if SUPER_POD_RANK in p.annotations]
         return max((known.count(rank) for rank in set(known)), default=0)
@@ -208,9 +192,8 @@ def _pods_of_blocks(pods: list[Pod], wanted: set[str], stage: str, size: int) ->
     number: dict[str, int] = {}
     for position, pod in enumerate(ordered):
         rank = declared_rank(pod)
-        text = pod.annotations.get(SUPER_POD_RANK, "") if stage == SUPER_POD else ""
-        known = text.isascii() and text.isdecimal() and len(text) <= 9
-        number[pod.key] = int(text) if known else (position if rank is None else rank) // size
+        stated = whole_number(pod.annotations.get(SUPER_POD_RANK, "")) if stage == SUPER_POD else None
+        number[pod.key] = stated if stated is not None else (position if rank is None else rank) // size
     blocks = {number[key] for key in wanted if key in number}
     return {block: {key for key, own in number.items() if own == block} for block in sorted(blocks)}
 
@@ -221,8 +204,8 @@ def narrow_only(gang: Gang) -> bool:
 
 
 def _never_widens(gang: Gang) -> bool:
-    path = gang.annotations.get(RECOVER_POLICY_PATH) or gang.labels.get(RECOVER_POLICY_PATH, "")
-    return path == "pod" or gang.labels.get(APP_LABEL) in _POD_APPS or OME_SERVICE in gang.labels
+    options = gang.options
+    return options.recover_policy_path == "pod" or options.app in _POD_APPS or options.ome
 
 
 def is_master(pod: Pod) -> bool:

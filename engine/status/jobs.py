@@ -26,7 +26,6 @@ from belay.engine.plan import graded_reports
 from belay.engine.status.bodies import config_map, text
 from belay.engine.status.diagnoses import diagnosis_body
 from belay.engine.status.recoveries import recovery_body
-from belay.engine.status.rescheduling import asked_retries
 from belay.engine.wire import history, names
 from belay.engine.wire.podannotations import chip_ids
 
@@ -265,7 +264,7 @@ def _asked(gang: Gang | None, user: str, pods: Sequence[Pod]) -> dict[str, Any]:
     for pod in pods:
         if pod.count:
             requests[pod.resource] = requests.get(pod.resource, 0) + pod.count
-    asked = asked_retries(gang.labels)
+    asked = gang.options.fault_retry_times
     return {
         "since": rfc3339(gang.created) if gang.created else None,
         "queue": gang.queue,

@@ -8,7 +8,6 @@ the newest plugin writes neither.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from belay.engine.documents import Desired
@@ -18,7 +17,6 @@ from belay.engine.model.cluster import DeviceReport, Observed, ids_of
 from belay.engine.model.faults import HEARTBEAT
 from belay.engine.model.history import JobMemory, RescheduleRecord
 from belay.engine.model.jobs import Gang
-from belay.engine.model.labels import FAULT_RETRY_TIMES
 from belay.engine.model.levels import IN_SERVICE
 from belay.engine.model.plan import ChipState, Plan
 from belay.engine.model.plan_cache import PlanCache
@@ -120,7 +118,7 @@ def _retries(plan: Plan, observed: Observed, cache: PlanCache | None) -> dict[st
     for key in sorted({*gangs, *plan.history.jobs}):
         gang, memory = gangs.get(key), plan.history.jobs.get(key, JobMemory())
         uid = gang.uid if gang is not None and gang.uid else memory.uid
-        asked = asked_retries(gang.labels) if gang is not None else 0
+        asked = gang.options.fault_retry_times if gang is not None else 0
         if not uid or (asked <= 0 and memory.retries < 0):
             continue
         used = memory.retries if memory.uid in ("", uid) else -1
@@ -129,12 +127,6 @@ def _retries(plan: Plan, observed: Observed, cache: PlanCache | None) -> dict[st
         left = asked if used < 0 else min(asked, used) if asked else used
         found[_scheduler_id(key, gang, uid)] = {"UUID": uid, "Times": left}
     return dict(sorted(found.items()))
-
-
-def asked_retries(labels: Mapping[str, str]) -> int:
-    """Label ``fault-retry-times``; 0 when absent or no number."""
-    text = labels.get(FAULT_RETRY_TIMES, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
 
 
 def _scheduler_id(key: str, gang: Gang | None, uid: str) -> str:

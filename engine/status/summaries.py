@@ -29,7 +29,6 @@ from belay.engine.model.labels import (
     POD_TYPE,
     PRODUCT_SERIAL,
     RING_CONTROLLER,
-    SCALEOUT_TYPE,
     SHARED_TOR_IP,
 )
 from belay.engine.model.plan_cache import CacheKey, Memo, PlanCache
@@ -268,7 +267,7 @@ def _ranks(gang: Gang, members: Sequence[tuple[Pod, podannotations.Configuration
         for p, c in members
     ]
     try:
-        table = build("2.0", rows_of, scaleout=gang.labels.get(SCALEOUT_TYPE, "").strip().upper())
+        table = build("2.0", rows_of, scaleout=gang.options.scaleout)
     except TableError:
         return {}
     return {"version": "2.0", "rank_list": table["rank_list"], "rank_count": table["rank_count"]}

@@ -17,6 +17,7 @@ from belay.engine.model.levels import (
     MANUALLY_SEPARATE,
     SwitchLevel,
 )
+from belay.engine.model.quantities import whole_number
 from belay.engine.wire.errors import WireError
 from belay.engine.wire.gojson import check_code, go_json, read_json, read_object
 from belay.engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX
@@ -202,10 +203,10 @@ def _free_mask(text: str, prefix: str) -> int:
     """The plugin's list of free chips; empty if one token does not parse, as in MindCluster's scheduler."""
     mask = 0
     for token in text.split(",") if text else ():
-        number = token.removeprefix(prefix)
-        if not (number.isascii() and number.isdecimal() and len(number) <= 4) or int(number) > MAX_CHIP:
+        number = whole_number(token.removeprefix(prefix), digits=4)
+        if number is None or number > MAX_CHIP:
             return 0
-        mask |= 1 << int(number)
+        mask |= 1 << number
     return mask
 
 

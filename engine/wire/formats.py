@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from belay.engine.model.labels import FORMAT_ANNOTATION
+from belay.engine.model.quantities import whole_number
 from belay.engine.wire.errors import NewerFormat
 from belay.engine.wire.names import HISTORY, LEDGER_PREFIX, ORDERS_PREFIX, REPORT_PREFIX, REVISIONS, SYNC
 
@@ -40,7 +41,8 @@ def check(config_map: Mapping[str, Any], prefix: str) -> None:
         NewerFormat: its format is newer, or no number.
     """
     found, newest = format_of(config_map), NEWEST[prefix]
-    if found.isascii() and found.isdigit() and len(found) < 5 and 1 <= int(found) <= newest:
+    number = whole_number(found, digits=4)
+    if number is not None and 1 <= number <= newest:
         return
     metadata = config_map.get("metadata") or {}
     raise NewerFormat(

@@ -21,7 +21,7 @@ from belay.engine.model.cluster import (
     Taint,
 )
 from belay.engine.model.labels import ASCEND_REAL, BASE_DEVICES, GROUP_NAME, HUAWEI_PREFIX
-from belay.engine.model.quantities import amount
+from belay.engine.model.quantities import amount, whole_number
 from belay.engine.model.taints import departure
 from belay.engine.model.times import parse_rfc3339
 from belay.engine.model.unstructured import nested_list, nested_map
@@ -61,9 +61,9 @@ def node(obj: Mapping[str, Any]) -> Node:
     )
     base = 0
     for name in devices:
-        _, _, number = name.rpartition("-")
-        if number.isascii() and number.isdecimal() and len(number) < 5:
-            base |= 1 << int(number)
+        number = whole_number(name.rpartition("-")[2], digits=4)
+        if number is not None:
+            base |= 1 << number
     return Node(
         name=str(metadata.get("name", "")),
         uid=str(metadata.get("uid", "")),
@@ -322,8 +322,7 @@ def _task_index(spec: Mapping[str, Any]) -> int | None:
     for container in spec.get("containers") or ():
         for entry in container.get("env") or ():
             if isinstance(entry, Mapping) and entry.get("name") == TASK_INDEX:
-                text = str(entry.get("value") or "")
-                return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None
+                return whole_number(str(entry.get("value") or ""))
     return None
 
 

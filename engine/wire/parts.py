@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from belay.engine.model.labels import ASCEND_REAL, SHARE_CORES, SHARE_ID, SHARE_MEMORY, SHARE_POLICY
+from belay.engine.model.quantities import whole_number
 
 #: Numbers that the runtime's own configuration uses for the policies of soft sharing.
 POLICY_NUMBERS: Final = {"fixed-share": "1", "elastic": "2", "best-effort": "3"}
@@ -54,7 +55,7 @@ def parse_cores(text: str) -> Cores | None:
     if part:
         return Cores((int(part[1]),), part[2])
     pieces = text.split(",")
-    if all(piece.isascii() and piece.isdecimal() and len(piece) <= 4 for piece in pieces):
+    if all(whole_number(piece, digits=4) is not None for piece in pieces):
         return Cores(tuple(sorted({int(piece) for piece in pieces})))
     return None
 
@@ -90,10 +91,10 @@ def parse_share(annotations: Mapping[str, str], resource: str) -> Share | None:
 @lru_cache(maxsize=65536)
 def _share(device: str, cores: str, memory: str, policy: str) -> Share | None:
     chip = _CHIP.match(device.split(",")[0].strip())
-    numbers = all(text.isascii() and text.isdecimal() and len(text) <= 9 for text in (cores, memory))
-    if chip is None or not numbers or not policy:
+    percent, mib = whole_number(cores), whole_number(memory)
+    if chip is None or percent is None or mib is None or not policy:
         return None
-    return Share(int(chip[1]), int(cores), int(memory), _POLICY_NAMES.get(policy, policy))
+    return Share(int(chip[1]), percent, mib, _POLICY_NAMES.get(policy, policy))
 
 
 def share_annotations(cores: int, memory: int, policy: str, number: int | None) -> dict[str, str]:

@@ -33,6 +33,7 @@ from belay.engine.model.labels import (
     RANK_INDEX,
     SERVER_USAGE,
 )
+from belay.engine.model.quantities import signed_number, whole_number
 
 #: ``predicate-time`` of a pod that a device plugin has already served (the largest uint64).
 PREDICATE_TIME_USED: Final = "18446744073709551615"
@@ -208,14 +209,13 @@ def chip_names(annotations: Mapping[str, str], resource: str) -> tuple[str, ...]
 
 def chip_ids(names: Sequence[str], prefix: str) -> tuple[int, ...]:
     """Physical ids of device names, e.g. ``Ascend910-3`` → 3; other names (vNPUs) are left out."""
-    tails = (name[len(prefix) :] for name in names if name.startswith(prefix))
-    return tuple(sorted(int(tail) for tail in tails if tail.isascii() and tail.isdecimal() and len(tail) <= _DIGITS))
+    numbers = (whole_number(name[len(prefix) :], _DIGITS) for name in names if name.startswith(prefix))
+    return tuple(sorted(number for number in numbers if number is not None))
 
 
 def rank_index(annotations: Mapping[str, str]) -> int | None:
     """``hccl/rankIndex``; None when absent or not a whole number."""
-    text = annotations.get(RANK_INDEX, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None
+    return whole_number(annotations.get(RANK_INDEX, ""))
 
 
 def configuration(annotations: Mapping[str, str]) -> Configuration | None:
@@ -291,5 +291,5 @@ def _device(name: str, base: Mapping[str, Any]) -> Device:
 
 def _number(text: str, default: int) -> int:
     """A node annotation's number; the default, never below -1, if it is missing or not a number."""
-    digits = text.removeprefix("-")
-    return int(text) if digits.isascii() and digits.isdecimal() and len(digits) <= 9 else max(-1, default)
+    number = signed_number(text)
+    return number if number is not None else max(-1, default)

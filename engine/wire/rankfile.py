@@ -19,6 +19,7 @@ import msgspec
 
 from belay.engine.model.actions import WriteRankTable
 from belay.engine.model.labels import DEPLOY_NAME, JOB_NAME_LABEL, MANAGED_BY, VOLCANO_JOB_NAME
+from belay.engine.model.quantities import whole_number
 from belay.engine.wire.errors import WireError
 from belay.engine.wire.names import SYSTEM, bounded
 
@@ -103,7 +104,7 @@ def parse(config_map: Mapping[str, Any]) -> RankFile:
     if table is None:
         table = _unpacked(where, (config_map.get("binaryData") or {}).get(PACKED_KEY))
     version = str(data.get(VERSION_KEY) or "0")
-    if not (version.isascii() and version.isdecimal() and len(version) <= 20):
+    if whole_number(version, digits=20) is None:
         raise WireError(where, f"data.{VERSION_KEY}", "must be a number")
     return RankFile(namespace, job, str(table), version, str(data.get(UID_KEY) or ""))
 

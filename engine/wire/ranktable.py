@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from belay.engine.model.labels import ACCELERATOR_TYPE, NPU, SCHEDULE_POLICY, SP_BLOCK
+from belay.engine.model.quantities import whole_number
 from belay.engine.wire.podannotations import Configuration, Device
 
 Version = Literal["1.0", "1.2", "2.0"]
@@ -162,8 +163,12 @@ def _super_pods(
         else:
             name = str(logical_super_pod(position, sp_block, chips))
         groups.setdefault(name, []).append({"server_id": server["server_id"]})
-    names = sorted(groups, key=lambda name: (not name.isdecimal(), int(name) if name.isdecimal() else 0, name))
-    return [{"super_pod_id": name, "server_list": groups[name]} for name in names]
+    return [{"super_pod_id": name, "server_list": groups[name]} for name in sorted(groups, key=_by_number)]
+
+
+def _by_number(name: str) -> tuple[bool, int, str]:
+    number = whole_number(name, digits=18)
+    return number is None, number or 0, name
 
 
 def _version_2(members: Sequence[RankTablePod], scaleout: str) -> dict[str, Any]:
@@ -172,9 +177,9 @@ def _version_2(members: Sequence[RankTablePod], scaleout: str) -> dict[str, Any]
     for member in members:
         devices = member.configuration.devices
         for i, chip in enumerate(devices):
-            if not chip.device_id.isdecimal():
-                raise TableError(f"pod {member.pod}: device id {chip.device_id!r} is not a number")
-            number = int(chip.device_id)
+            number = whole_number(chip.device_id)
+            if number is None:
+                raise TableError(f"pod {member.pod}: device id {chip.device_id!r:.40} is not a number")
             ranks.append(
                 {
                     "rank_id": _first_rank(member) + i,

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from belay.engine.model.labels import APP_LABEL
+from belay.engine.model.quantities import whole_number
 from belay.engine.wire.gojson import go_json
 
 NAMESPACE: Final = "cluster-system"
@@ -87,10 +88,9 @@ def addresses(device: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
                 layer = element.get("net_layer")
                 if not isinstance(row, dict) or not isinstance(row.get("addr"), str) or type(layer) is not int:
                     continue
-                found, plane = True, str(row.get("plane_id", ""))
-                known = plane.isascii() and plane.isdecimal() and len(plane) < 4
-                yield row["addr"].lower(), layer, int(plane) if known else -1
-    if not found and number not in (None, "", -1, -2, "-1", "-2") and str(number).isdecimal():
+                found, plane = True, whole_number(str(row.get("plane_id", "")), digits=3)
+                yield row["addr"].lower(), layer, plane if plane is not None else -1
+    if not found and number not in (None, "", -1, -2, "-1", "-2") and whole_number(str(number), digits=18) is not None:
         yield str(number), -1, -1
 
 

@@ -5,8 +5,11 @@ A `Conversation` is kept as JSON in the cluster, so that a server that takes ove
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
+from belay.engine.model.quantities import whole_number
 from belay.engine.model.recovery.protocol import NORMAL, RESCHEDULE_LIMIT, RETRY_TYPES, Code, RecoveryEvent, State
 
 MAX_RANKS = 100_000
@@ -23,6 +26,12 @@ class FaultyRank(msgspec.Struct, frozen=True, array_like=True):
     def retryable(self) -> bool:
         """Whether a step retry may cure the fault."""
         return self.kind in RETRY_TYPES
+
+
+def rank_numbers(ranks: Iterable[FaultyRank]) -> list[int]:
+    """The numbers of ranks, without those that are none."""
+    numbers = (whole_number(one.rank) for one in ranks)
+    return [number for number in numbers if number is not None]
 
 
 class JobFacts(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ state, or None while it lasts. `decision.py` goes on, `fallback.py` ends it wher
 from __future__ import annotations
 
 from belay.engine.model.labels import PROCESS_CONFIRM_FAULT
+from belay.engine.model.quantities import whole_number
 from belay.engine.model.recovery import protocol
 from belay.engine.model.recovery.choice import all_normal, dump_only, usable_retry
 from belay.engine.model.recovery.conversation import Annotate, Faults, FaultyRank, Release, Reset, Signal, merged
@@ -230,7 +231,7 @@ def _parsed(text: str) -> tuple[FaultyRank, ...]:
     found = []
     for entry in text.split(","):
         rank, colon, kind = entry.strip().partition(":")
-        if colon and rank.isascii() and rank.isdecimal() and len(rank) <= 9 and kind in ("0", "1", "2"):
+        if colon and whole_number(rank) is not None and kind in ("0", "1", "2"):
             found.append(FaultyRank(rank, kind))
     return tuple(found)
 

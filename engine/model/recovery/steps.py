@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from belay.engine.model.labels import STEP_RETRIED, STEP_RETRY
+from belay.engine.model.quantities import whole_number
 from belay.engine.model.recovery.conversation import FaultyRank
 
 #: Maximum time from the raising of the fault to the report (ms) …
@@ -99,12 +100,12 @@ def _run(text: str) -> tuple[int, int] | None:
 
 
 def _number(text: str) -> int | None:
-    fits = text.isascii() and text.isdecimal() and len(text) <= 7
-    return int(text) if fits and int(text) <= _MAX_RANK else None
+    number = whole_number(text, digits=7)
+    return number if number is not None and number <= _MAX_RANK else None
 
 
 def _moment(text: str) -> int:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 14 else 0
+    return whole_number(text, digits=14) or 0
 
 
 __all__ = ["COMPLETE_MS", "REPORT_MS", "Reports", "StepRetries", "more", "read", "text"]

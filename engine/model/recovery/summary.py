@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from belay.engine.model.labels import PROCESS_RECOVERIES
-from belay.engine.model.recovery.conversation import Annotate, Conversation, JobFacts, StepRecord
+from belay.engine.model.recovery.conversation import Annotate, Conversation, JobFacts, StepRecord, rank_numbers
 from belay.engine.model.recovery.protocol import HCCL, UCE, RecoveryEvent, State
 
 #: Codes of the faults that processes report without a code: on-chip memory and network.
@@ -82,7 +82,7 @@ def summary_write(before: Conversation, after: Conversation, facts: JobFacts) ->
     if not steps:
         return None
     per_pod = max(1, facts.devices_per_pod)
-    pods = sorted({int(rank.rank) // per_pod for rank in before.ranks if rank.rank.isascii() and rank.rank.isdecimal()})
+    pods = sorted({number // per_pod for number in rank_numbers(before.ranks)})
     shown = steps if len(steps) <= _MAX_STEPS else (*steps[: _MAX_STEPS // 2], *steps[-_MAX_STEPS // 2 :])
     one = RecoverySummary(
         begun=steps[0].at,

@@ -21,6 +21,7 @@ from belay.engine.model.recovery.conversation import (
     Sent,
     Signal,
     Written,
+    rank_numbers,
 )
 from belay.engine.model.recovery.protocol import (
     CHANGE_STRATEGY,
@@ -145,7 +146,7 @@ class Turn:
     def node_ranks(self, ranks: tuple[FaultyRank, ...]) -> tuple[str, ...]:
         """The numbers of the pods that hold ``ranks``, ascending."""
         per_pod = max(1, self.facts.devices_per_pod)
-        numbers = {int(rank.rank) // per_pod for rank in ranks if rank.rank.isdigit()}
+        numbers = {number // per_pod for number in rank_numbers(ranks)}
         return tuple(str(number) for number in sorted(numbers))
 
     def departing_ranks(self, ranks: tuple[FaultyRank, ...]) -> tuple[str, ...]:
@@ -155,7 +156,7 @@ class Turn:
     def pod_ranks(self, ranks: tuple[FaultyRank, ...]) -> tuple[str, ...]:
         """Every rank of every pod that holds one of ``ranks``, ascending."""
         per_pod = max(1, self.facts.devices_per_pod)
-        pods = sorted({int(rank.rank) // per_pod for rank in ranks if rank.rank.isdigit()})
+        pods = sorted({number // per_pod for number in rank_numbers(ranks)})
         return tuple(str(pod * per_pod + device) for pod in pods for device in range(per_pod))
 
     def unhandled(self, ranks: tuple[FaultyRank, ...]) -> tuple[FaultyRank, ...]:

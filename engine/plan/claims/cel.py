@@ -16,6 +16,7 @@ from math import isfinite
 from typing import Any, Final, NamedTuple
 
 from belay.engine.model import quantities
+from belay.engine.model.quantities import whole_number
 
 #: Longest expression of the API (resource.k8s.io/v1, CELSelectorExpressionMaxLength).
 MAX_LENGTH: Final = 10 * 1024
@@ -96,10 +97,14 @@ def version(text: str) -> Version:
     found = _SEMVER.fullmatch(text) if len(text) <= 128 else None
     if found is None:
         raise CelError(f"{text[:80]!r} is not a semantic version")
-    pre = tuple(
-        (0, int(part), "") if part.isdecimal() else (1, 0, part) for part in (found[4] or "").split(".") if part
-    )
+    pre = tuple(_identifier(part) for part in (found[4] or "").split(".") if part)
     return Version((int(found[1]), int(found[2]), int(found[3])), pre or ((2, 0, ""),))
+
+
+def _identifier(part: str) -> tuple[int, int, str]:
+    """A part of what follows the hyphen: numbers come before words."""
+    number = whole_number(part, digits=128)
+    return (1, 0, part) if number is None else (0, number, "")
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:

@@ -19,6 +19,7 @@ import msgspec
 from belay.engine.model.cluster import Observed, Pod
 from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.plan_cache import CacheKey, Memo, PlanCache
+from belay.engine.model.quantities import whole_number
 from belay.engine.model.unstructured import nested_list, nested_map
 from belay.engine.plan.claims.alternatives import NodeOffer, first_available
 from belay.engine.plan.claims.cel import Expression
@@ -251,8 +252,7 @@ def _add_allocated(found: DeviceClaims, key: ObjectKey, raw: Mapping[str, Any], 
 
 def _chip_in(name: str) -> int | None:
     """The chip of a device that its node no longer publishes, by the driver's names: ``ascend910-3``, ``npu-3``."""
-    tail = name.rpartition("-")[2]
-    return int(tail) if tail.isascii() and tail.isdecimal() and len(tail) <= 3 and "-vnpu-" not in name else None
+    return whole_number(name.rpartition("-")[2], digits=3) if "-vnpu-" not in name else None
 
 
 def _check(asks: ClaimRequests, found: DeviceClaims) -> None:

@@ -31,13 +31,12 @@ from belay.engine.model.faults import (
     moment,
     parse_filters,
 )
+from belay.engine.model.job_options import read_strategies
 from belay.engine.model.jobs import Gang
 from belay.engine.model.labels import (
     APP_LABEL,
     FILTER_FAULT_CODE,
     FILTER_FAULT_LEVEL,
-    PROCESS_RECOVER_ENABLE,
-    RECOVER_STRATEGY,
     RECOVERY_LEVEL,
     SERVICE_JOB_ID,
 )
@@ -50,6 +49,7 @@ from belay.engine.model.levels import (
     SwitchLevel,
 )
 from belay.engine.model.recovery import steps
+from belay.engine.model.recovery.conversation import rank_numbers
 from belay.engine.model.recovery.progress import RecoveryProgress
 from belay.engine.model.recovery.steps import StepRetries
 from belay.engine.model.states import ChipHealth
@@ -193,10 +193,10 @@ def in_place_restart(scope: Scope, gang: Gang, pod: Pod) -> RecoveryProgress | N
     Valid only while its record is current: the server that runs it moves it on at its time limit.
     """
     found = scope.observed.recoveries.get(gang.uid)
-    if found is None or not found.in_place_open(scope.now_ms) or gang.labels.get(PROCESS_RECOVER_ENABLE) == "pause":
+    if found is None or not found.in_place_open(scope.now_ms) or gang.options.process_recovery == "pause":
         return None
     rank, each = _rank(gang, pod), max(1, len(chip_ids(pod)))
-    hit = rank is not None and any(r.rank.isdecimal() and int(r.rank) // each == rank for r in found.ranks)
+    hit = rank is not None and any(number // each == rank for number in rank_numbers(found.ranks))
     return found if hit else None
 
 
@@ -248,8 +248,7 @@ def _withheld(view: NodeView, chip: int) -> bool:
 
 def _strategies(annotations: Mapping[str, str]) -> set[str]:
     """The job's strategies for process recovery, without those that the choice by cost ruled out."""
-    given = [word.strip() for word in annotations.get(RECOVER_STRATEGY, "").split(",")]
-    return set(narrowed(given, annotations.get(RECOVERY_LEVEL, "")))
+    return set(narrowed(read_strategies(annotations), annotations.get(RECOVERY_LEVEL, "")))
 
 
 def _first(scope: Scope, gang: Gang) -> Pod | None:

@@ -19,8 +19,6 @@ from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.history import JobMemory
 from belay.engine.model.labels import (
     BACKUP_SOURCE_POD,
-    FAULT_RETRY_TIMES,
-    FAULT_SCHEDULING,
     GROUP_NAME,
     JOB_NAME_LABEL,
     KUBEFLOW_JOB_NAME,
@@ -35,6 +33,7 @@ from belay.engine.model.labels import (
     VOLCANO_TASK_SPEC,
 )
 from belay.engine.model.plan_cache import CacheKey, Memo
+from belay.engine.model.quantities import whole_number
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.unstructured import nested_list, nested_map
 from belay.engine.plan.jobs import podgroup, scaling_rule, suspension
@@ -178,8 +177,7 @@ def _advance_round(expansion: _Expansion) -> None:
 
 def _version(one: Pod) -> int:
     """The round a pod was created in; a pod without the label belongs to the first."""
-    text = one.labels.get(VERSION_LABEL, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
+    return whole_number(one.labels.get(VERSION_LABEL, "")) or 0
 
 
 def _effective_pods(pods: dict[str, Pod]) -> dict[str, Pod]:
@@ -202,8 +200,7 @@ def backoff_limit(spec: AscendSpec) -> int:
     limit = spec.policy.get("backoffLimit")
     if isinstance(limit, int) and not isinstance(limit, bool):
         return limit
-    text = spec.labels.get(FAULT_RETRY_TIMES, "")
-    return int(text[:9]) if text.isascii() and text.isdecimal() else -1
+    return spec.options.fault_retry_times
 
 
 def _exceeds_backoff(expansion: _Expansion) -> bool:
@@ -297,7 +294,7 @@ def _restart_whole(expansion: _Expansion, counts: Mapping[str, ReplicaCounts], c
     Jobs with label ``fault-scheduling`` are restarted by ``recover``, which also counts their retries.
     """
     memory = expansion.memory
-    mine = expansion.spec.labels.get(FAULT_SCHEDULING, "off") == "off"
+    mine = expansion.spec.options.fault_scheduling == "off"
     failed = mine and any(c.failed for c in counts.values())
     left = retries_left(expansion.context, expansion.job, expansion.spec, memory) if failed else -1
     if left > 0 and condition is not None and condition.type == RESTARTING:

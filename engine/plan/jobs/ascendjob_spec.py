@@ -9,14 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from belay.engine.model.labels import (
-    APP_LABEL,
-    FRAMEWORK_LABEL,
-    SCALEOUT_TYPE,
-    SCALING_GROUP,
-    SCALING_RULE,
-    SERVICE_JOB_ID,
-)
+from belay.engine.model.job_options import JobOptions
 from belay.engine.model.unstructured import nested_map
 from belay.engine.plan.jobs.lifecycle import JobObject
 from belay.engine.plan.jobs.pod_template import (
@@ -39,9 +32,6 @@ _CHECKED_BEFORE_QUEUE: Final = frozenset(
     {"InvalidScalingConfig", "InvalidScaleOutConfig", "InvalidSpecs", "InvalidSuccessPolicy"}
 )
 _TYPES: Final = {name.lower(): name for name in (*FRAMEWORKS.values(), WORKER)}
-_SOFT_SHARE: Final = tuple(
-    f"huawei.com/scheduler.softShareDev.{field}" for field in ("aicoreQuota", "hbmQuota", "policy")
-)
 
 
 class SpecProblem(NamedTuple):
@@ -75,8 +65,7 @@ class AscendSpec(NamedTuple):
 
     framework: str
     replicas: tuple[ReplicaSpec, ...]
-    labels: dict[str, str]
-    annotations: dict[str, str]
+    options: JobOptions
     policy: dict[str, Any]
     scheduling: dict[str, Any] | None
     scheduler: str
@@ -117,12 +106,12 @@ class AscendSpec(NamedTuple):
     @property
     def soft_share(self) -> bool:
         """Whether pods share chips by quota."""
-        return all(self.labels.get(key) for key in _SOFT_SHARE)
+        return self.options.shares_chips
 
     @property
     def inference(self) -> bool:
         """Whether the job is an inference instance (labels ``jobID`` and ``app``)."""
-        return bool(self.labels.get(SERVICE_JOB_ID) and self.labels.get(APP_LABEL))
+        return self.options.is_mindie
 
     def scheduler_of(self, replica: ReplicaSpec, default: str) -> str:
         """The scheduler of a replica's pods: its template's, the job's, else ``default``."""
@@ -142,10 +131,10 @@ def read(job: JobObject) -> AscendSpec:
     spec = nested_map(job.raw, "spec")
     policy = nested_map(spec, "runPolicy")
     scheduling = policy.get("schedulingPolicy")
-    labels = job.labels
-    problem = _scaling(job.key.name, labels) or _scaleout(labels) or _basics(spec) or _framework(labels)
+    options = job.options
+    framework = options.framework
+    problem = _scaling(job.key.name, options) or _scaleout(options) or _basics(spec) or _framework(framework)
     replicas = _replicas(spec)
-    framework = labels.get(FRAMEWORK_LABEL, "")
     problem = problem or _types(framework, nested_map(spec, "replicaSpecs"), replicas)
     ordered = tuple(sorted(replicas.values(), key=lambda r: (r.type == WORKER, r.type))) if problem is None else ()
     expected = tuple(
@@ -156,8 +145,7 @@ def read(job: JobObject) -> AscendSpec:
     return AscendSpec(
         framework=framework,
         replicas=ordered,
-        labels=labels,
-        annotations=job.annotations,
+        options=options,
         policy=policy,
         scheduling=scheduling if isinstance(scheduling, dict) else None,
         scheduler=str(spec.get("schedulerName") or ""),
@@ -216,20 +204,20 @@ def ports(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [p for p in rows if isinstance(p, dict) and isinstance(p.get("containerPort"), int)]
 
 
-def _scaling(name: str, labels: Mapping[str, str]) -> SpecProblem | None:
-    if SCALING_RULE not in labels:
+def _scaling(name: str, options: JobOptions) -> SpecProblem | None:
+    if options.scaling_rule is None:
         return None
-    if not labels.get(SCALING_GROUP):
+    if not options.scaling_group:
         hint = "please set label of mind-cluster/group-name=<the group of job>"
         return SpecProblem("InvalidScalingConfig", f"job {name} has no group name, {hint}")
-    if not labels.get(SERVICE_JOB_ID):
+    if not options.service_job_id:
         hint = "please set label of jobID=<the jobID of job>"
         return SpecProblem("InvalidScalingConfig", f"job {name} has no jobID, {hint}")
     return None
 
 
-def _scaleout(labels: Mapping[str, str]) -> SpecProblem | None:
-    if labels.get(SCALEOUT_TYPE, "").strip().upper() in ("", "ROCE", "UBOE"):
+def _scaleout(options: JobOptions) -> SpecProblem | None:
+    if options.scaleout in ("", "ROCE", "UBOE"):
         return None
     message = "the value of label scaleout-type is invalid, which should be ROCE or UBOE"
     return SpecProblem("InvalidScaleOutConfig", message)
@@ -244,8 +232,7 @@ def _basics(spec: Mapping[str, Any]) -> SpecProblem | None:
     return None
 
 
-def _framework(labels: Mapping[str, str]) -> SpecProblem | None:
-    framework = labels.get(FRAMEWORK_LABEL)
+def _framework(framework: str) -> SpecProblem | None:
     if not framework:
         hint = "please set label framework as one of <pytorch,mindspore,tensorflow>"
         return SpecProblem("InvalidFramework", f"framework label is not set, {hint}")

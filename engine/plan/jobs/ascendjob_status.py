@@ -22,7 +22,6 @@ from belay.engine.gangs.job_status import (
     with_condition,
 )
 from belay.engine.model.history import JobMemory
-from belay.engine.model.labels import FAULT_RETRY_TIMES
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.times import rfc3339
 from belay.engine.model.unstructured import nested_map
@@ -74,8 +73,7 @@ def retries_left(context: ExpansionContext, job: JobObject, spec: AscendSpec, me
     """Unconditional retries left: the lesser of Volcano's record and the memory; -1 when the job asks for none or its
     pods restart by another policy.
     """
-    text = spec.labels.get(FAULT_RETRY_TIMES, "")
-    allowed = int(text[:9]) if text.isascii() and text.isdecimal() else 0
+    allowed = spec.options.fault_retry_times
     if allowed <= 0 or any(replica.restart_policy != "Never" for replica in spec.replicas):
         return -1
     left = memory.retries if memory.retries >= 0 else allowed

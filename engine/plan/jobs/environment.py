@@ -8,22 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from belay.engine.model.job_options import stated_chips
 from belay.engine.model.labels import (
-    AFFINITY_CONFIG,
-    APP_LABEL,
     ASCEND_310,
     ASCEND_310P,
     ASCEND_910,
     NPU,
     NPU_CORE,
-    POD_RESCHEDULING,
-    RECOVER_STRATEGY,
-    SERVICE_JOB_ID,
-    SP_BLOCK,
-    SUB_HEALTHY_STRATEGY,
-    SUPER_POD_AFFINITY,
     SUPER_POD_RANK,
 )
+from belay.engine.model.quantities import whole_number
 from belay.engine.plan.jobs.ascendjob_spec import WORKER, AscendSpec, ReplicaSpec
 from belay.engine.plan.jobs.pod_template import ASCEND, container, field_ref, plain, pod_spec, set_env
 from belay.engine.wire.ranktable import logical_super_pod
@@ -75,8 +69,8 @@ def variables(
     """
     if spec.inference:
         return [
-            plain("MINDX_TASK_ID", spec.labels[SERVICE_JOB_ID]),
-            plain("APP_TYPE", spec.labels[APP_LABEL]),
+            plain("MINDX_TASK_ID", spec.options.service_job_id or ""),
+            plain("APP_TYPE", spec.options.app or ""),
             plain("MINDX_SERVER_IP", addresses.clusterd),
             plain("MINDX_SERVER_DOMAIN", CLUSTERD_DOMAIN),
         ]
@@ -91,13 +85,15 @@ def variables(
 
 def sp_block(spec: AscendSpec) -> int:
     """Chips per logical super pod: annotation ``sp-block``, else level 1 of a multilevel job's tree; 0 for none."""
-    text = spec.annotations.get(SP_BLOCK, "")
-    if text.isascii() and text.isdecimal() and int(text[:9]):
-        return int(text[:9])
-    for piece in spec.annotations.get(AFFINITY_CONFIG, "").split(","):
-        level, _, nodes = piece.strip().partition("=")
-        if level == "level1" and nodes.isascii() and nodes.isdecimal() and spec.npu[0] == ASCEND_910:
-            return int(nodes[:9]) * spec.npu[1]
+    chips = stated_chips(spec.options.sp_block, 0)
+    if chips:
+        return chips
+
+    for piece in (spec.options.affinity_config or "").split(","):
+        level, _, text = piece.strip().partition("=")
+        nodes = whole_number(text)
+        if level == "level1" and nodes is not None and spec.npu[0] == ASCEND_910:
+            return nodes * spec.npu[1]
     return 0
 
 
@@ -113,7 +109,7 @@ def _common(spec: AscendSpec, replica: ReplicaSpec, index: int, addresses: Servi
         plain("REPLICA_TYPE", replica.type),
     ]
     if replica.chips:
-        if spec.labels.get(SUPER_POD_AFFINITY) == "soft" and replica.resource == ASCEND_910:
+        if spec.options.soft_affinity and replica.resource == ASCEND_910:
             out.append(field_ref("HCCL_LOGIC_SUPERPOD_ID", f"metadata.annotations['{SUPER_POD_RANK}']"))
         else:
             group = logical_super_pod(spec.rank(replica, index), sp_block(spec), replica.chips)
@@ -183,14 +179,13 @@ _BY_FRAMEWORK: Final = {"pytorch": _pytorch, "mindspore": _mindspore, "tensorflo
 
 def _recovery(spec: AscendSpec, written: Mapping[str, str]) -> _Variables:
     """Variables for the annotation ``recover-strategy`` and the labels about recovery."""
-    chosen = [word.strip() for word in spec.annotations.get(RECOVER_STRATEGY, "").split(",")]
-    chosen = [word for word in chosen if word in _STRATEGIES]
-    hot_switch = spec.labels.get(SUB_HEALTHY_STRATEGY) == "hotSwitch"
+    chosen = [word for word in spec.options.recover_strategies if word in _STRATEGIES]
+    hot_switch = spec.options.sub_health == "hotSwitch"
     active = [*chosen, "recover"] if hot_switch else chosen
     if spec.framework == "pytorch":
         out = _pytorch_recovery(chosen, active, written)
     elif spec.framework == "mindspore":
-        out = _mindspore_recovery(chosen, active, spec.labels.get(POD_RESCHEDULING) == "on", written)
+        out = _mindspore_recovery(chosen, active, spec.options.pod_rescheduling, written)
     else:
         return []
     # elastic training is PyTorch's alone

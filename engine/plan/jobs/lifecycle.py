@@ -29,6 +29,7 @@ from belay.engine.model.actions import (
 from belay.engine.model.cluster import Pod
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.history import JobMemory
+from belay.engine.model.job_options import JobOptions, read_options
 from belay.engine.model.rules import RuleKind
 from belay.engine.model.unstructured import nested_list, nested_map, string_map
 from belay.engine.plan import roles
@@ -72,6 +73,11 @@ class JobObject:
     def annotations(self) -> dict[str, str]:
         """The job's annotations."""
         return string_map(self.metadata.get("annotations"))
+
+    @property
+    def options(self) -> JobOptions:
+        """What the job says by them."""
+        return read_options(self.labels, self.annotations)
 
     @property
     def status(self) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def ensure(context: ExpansionContext, job: JobObject, spec: dict[str, Any]) -> N
     for key in _OWN_ANNOTATIONS:
         annotations.pop(key, None)
     labels.pop(MANAGED_BY, None)
-    if annotations.get(RECOVER_STRATEGY):
+    if job.options.recover_strategies:
         labels[PROCESS_RECOVER_ENABLE] = "on"
     metadata: dict[str, Any] = {"name": name_of(job), "namespace": job.key.namespace}
     if labels:

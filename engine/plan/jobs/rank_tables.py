@@ -20,24 +20,19 @@ from belay.engine.model.actions import (
 )
 from belay.engine.model.cluster import Pod
 from belay.engine.model.diagnostics import ObjectKey
+from belay.engine.model.job_options import JobOptions, read_options, stated_chips
 from belay.engine.model.labels import (
-    APP_LABEL,
     CONFIGURATION_910,
     CONFIGURATION_NPU,
     DEPLOY_NAME,
     HARDWARE_TYPE,
     RANK_INDEX,
     RING_CONTROLLER,
-    SCALEOUT_TYPE,
-    SERVICE_JOB_ID,
     SHARD_LABEL,
-    SP_BLOCK,
-    SUPER_POD_AFFINITY,
     SUPER_POD_ID,
     SUPER_POD_RANK,
 )
 from belay.engine.model.plan_cache import CacheKey, Memo
-from belay.engine.model.quantities import whole
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.unstructured import nested_list, nested_map, string_map
 from belay.engine.model.wording import counted
@@ -333,16 +328,17 @@ def _table_spec(context: ExpansionContext, job: JobObject) -> TableSpec | None:
     if job.key.kind != ascendjob.KIND and templates:
         template_notes = string_map(nested_map(templates[0][0], "metadata", "annotations") or None)
         annotations = {**template_notes, **annotations}
+    options = read_options(labels, annotations)
     version = ranktable.version_of(
         resources=[name for name, _ in resources], annotations=annotations, node_selectors=selectors(context, job)
     )
     return TableSpec(
         replicas=sum(count for _, count in templates),
         version=version,
-        sp_block=_block(context, job, annotations),
-        scaleout=labels.get(SCALEOUT_TYPE, "").strip().upper(),
-        soft=labels.get(SUPER_POD_AFFINITY) == "soft",
-        inference=bool(labels.get(SERVICE_JOB_ID) and labels.get(APP_LABEL)),
+        sp_block=_block(context, job, options),
+        scaleout=options.scaleout,
+        soft=options.soft_affinity,
+        inference=options.is_mindie,
         file=any(_file_volume(template) for template, _ in templates),
     )
 
@@ -360,10 +356,10 @@ def selectors(context: ExpansionContext, job: JobObject) -> list[dict[str, str]]
     return [string_map(pod_spec(template).get("nodeSelector")) for template, _ in _templates(context, job)]
 
 
-def _block(context: ExpansionContext, job: JobObject, annotations: Mapping[str, str]) -> int:
+def _block(context: ExpansionContext, job: JobObject, options: JobOptions) -> int:
     if job.key.kind == ascendjob.KIND:
         return sp_block(ascendjob.spec_of(context, job))
-    return whole(annotations.get(SP_BLOCK, ""))
+    return stated_chips(options.sp_block, 0)
 
 
 def _templates(context: ExpansionContext, job: JobObject) -> list[tuple[Mapping[str, Any], int]]:

@@ -24,7 +24,7 @@ from belay.engine.documents.scalars import parse_duration
 from belay.engine.model.cluster import Pod
 from belay.engine.model.history import JobMemory
 from belay.engine.model.history_lines import with_line
-from belay.engine.model.labels import ELASTIC_SCHEDULING, FAULT_SCHEDULING, GROW_AFTER, MIN_REPLICAS
+from belay.engine.model.labels import ELASTIC_SCHEDULING, GROW_AFTER, MIN_REPLICAS
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.unstructured import nested_map
 from belay.engine.model.wording import counted
@@ -55,20 +55,20 @@ class ElasticRule(NamedTuple):
 
 def rule_of(job: JobObject, spec: VolcanoSpec) -> ElasticRule | None:
     """The job's rule, None for a job that did not opt in, or not in full (``obstacle``)."""
-    if spec.labels.get(ELASTIC_SCHEDULING) != "on" or obstacle(job, spec):
+    if not spec.options.elastic_scheduling or obstacle(job, spec):
         return None
     resource, chips = npu_of(spec.tasks[0].template)
     full = spec.tasks[0].replicas
-    return ElasticRule(full, min(_least(spec), full), chips, resource)
+    return ElasticRule(full, min(spec.options.min_replicas, full), chips, resource)
 
 
 def obstacle(job: JobObject, spec: VolcanoSpec) -> tuple[str, str] | None:
     """What keeps a job with label ``elastic-scheduling=on`` from being elastic: a field, and what it must be."""
     if spec.problem:
         return "spec", spec.problem
-    if spec.labels.get(FAULT_SCHEDULING) != "grace":
+    if spec.options.fault_scheduling != "grace":
         return "metadata.labels[fault-scheduling]", "must be grace"
-    if _least(spec) < 1:
+    if spec.options.min_replicas < 1:
         return f"metadata.annotations[{MIN_REPLICAS}]", "must be a number of pods, 1 or more"
     if nested_map(job.raw, "spec").get("maxRetry") != 0:
         return "spec.maxRetry", "must be 0"
@@ -80,11 +80,6 @@ def obstacle(job: JobObject, spec: VolcanoSpec) -> tuple[str, str] | None:
     if not (chips and resource.startswith("huawei.com/Ascend") and "-" not in resource):
         return "spec.tasks[0].template", "must ask for whole chips, such as huawei.com/Ascend910"
     return None
-
-
-def _least(spec: VolcanoSpec) -> int:
-    text = spec.annotations.get(MIN_REPLICAS, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
 
 
 def resize(
@@ -101,7 +96,7 @@ def resize(
     may still hold the chips that they need.
     """
     rule = rule_of(job, spec)
-    if rule is None and spec.labels.get(ELASTIC_SCHEDULING) == "on" and (found := obstacle(job, spec)) is not None:
+    if rule is None and spec.options.elastic_scheduling and (found := obstacle(job, spec)) is not None:
         context.warn(
             job, found[0], f"{found[1]}: the job has label {ELASTIC_SCHEDULING}=on, and does not become smaller without"
         )
@@ -160,7 +155,7 @@ def _has_waited(context: ExpansionContext, job: JobObject, memory: JobMemory, ro
 
 def _grow_after(context: ExpansionContext, job: JobObject) -> float | None:
     """Seconds of room after which the job grows back; None where it must not."""
-    text = job.annotations.get(GROW_AFTER, "").strip()
+    text = job.options.grow_after
     if not text or text == "off":
         return None if text else GROW_SECONDS
     try:

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from belay.engine.model.labels import SCALING_GROUP, SCALING_RULE, SERVICE_JOB_ID
+from belay.engine.model.job_options import JobOptions, read_options
+from belay.engine.model.labels import SCALING_RULE
 from belay.engine.model.unstructured import nested_map, string_map
 from belay.engine.plan.jobs import podgroup
 from belay.engine.plan.jobs.ascendjob_spec import read
@@ -26,16 +27,16 @@ def may_create(context: ExpansionContext, job: JobObject) -> bool:
     """Whether a job may get pods now: without a scaling rule always, else while its group lacks members in the
     configuration that is being filled.
     """
-    labels = job.labels
-    if SCALING_RULE not in labels:
+    options = job.options
+    if options.scaling_rule is None:
         return True
-    raw = context.object("v1", "ConfigMap", job.key.namespace, labels[SCALING_RULE])
+    raw = context.object("v1", "ConfigMap", job.key.namespace, options.scaling_rule)
     steps = _steps(nested_map(raw or {}, "data").get(_KEY))
     if steps is None:
-        context.warn(job, f"metadata.labels[{SCALING_RULE}]", _refused(job, labels[SCALING_RULE]))
+        context.warn(job, f"metadata.labels[{SCALING_RULE}]", _refused(job, options.scaling_rule))
         return False
-    running = _running(context, job.key.namespace, labels[SCALING_RULE], labels.get(SERVICE_JOB_ID, ""))
-    group = labels.get(SCALING_GROUP, "")
+    running = _running(context, job.key.namespace, options)
+    group = options.scaling_group
     for step in reversed(steps):
         if any(running.get(name, 0) < number for name, number in step.items()):
             return running.get(group, 0) < step.get(group, 0)
@@ -61,30 +62,30 @@ def _steps(text: object) -> list[dict[str, int]] | None:
     return [{name: sizes[0] for name, sizes in step.items()} for step in steps]
 
 
-def _running(context: ExpansionContext, namespace: str, rule: str, job_id: str) -> Mapping[str, int]:
-    """Running members of the rule and instance, per group.
+def _running(context: ExpansionContext, namespace: str, wanted: JobOptions) -> Mapping[str, int]:
+    """Running members of the rule and instance of a job, per group.
 
     PodGroups count by their phase, as Volcano keeps it, and jobs by their placed pods.
     """
     members: dict[str, str] = {}
     for key in context.kinds.get((POD_GROUP_API, "PodGroup"), ()):
         raw = context.scope.observed.objects[key]
-        labels = string_map(nested_map(raw, "metadata").get("labels"))
-        mine = (
-            key.namespace == namespace and labels.get(SCALING_RULE) == rule and labels.get(SERVICE_JOB_ID, "") == job_id
-        )
+        options = read_options(string_map(nested_map(raw, "metadata").get("labels")), {})
+        mine = key.namespace == namespace and _scale_together(wanted, options)
         if mine and nested_map(raw, "status").get("phase") == "Running":
-            members[key.name] = labels.get(SCALING_GROUP, "")
+            members[key.name] = options.scaling_group
+
     for job in context.jobs(*_ASCEND_JOB):
-        labels = job.labels
-        mine = (
-            job.key.namespace == namespace
-            and labels.get(SCALING_RULE) == rule
-            and labels.get(SERVICE_JOB_ID, "") == job_id
-        )
+        options = job.options
+        mine = job.key.namespace == namespace and _scale_together(wanted, options)
         if mine and _has_started(context, job):
-            members[podgroup.name_of(job)] = labels.get(SCALING_GROUP, "")
+            members[podgroup.name_of(job)] = options.scaling_group
     return Counter(members.values())
+
+
+def _scale_together(one: JobOptions, other: JobOptions) -> bool:
+    """Whether two jobs of a namespace belong to the same rule and inference service."""
+    return one.scaling_rule == other.scaling_rule and (one.service_job_id or "") == (other.service_job_id or "")
 
 
 def _has_started(context: ExpansionContext, job: JobObject) -> bool:

@@ -30,6 +30,7 @@ from belay.engine.model.labels import (
 )
 from belay.engine.model.phases import VolcanoJobPhase
 from belay.engine.model.plan_cache import CacheKey, Memo
+from belay.engine.model.quantities import whole_number
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.times import parse_rfc3339
 from belay.engine.model.unstructured import nested_map
@@ -187,8 +188,7 @@ def phase_of(job: JobObject) -> str:
 
 def _version(one: Pod) -> int:
     """The round a pod was created in; a pod without the annotation belongs to the first."""
-    text = one.annotations.get(VOLCANO_JOB_VERSION, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
+    return whole_number(one.annotations.get(VOLCANO_JOB_VERSION, "")) or 0
 
 
 def _refresh_memory(expansion: _Expansion) -> None:

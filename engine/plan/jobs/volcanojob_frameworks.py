@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from belay.engine.model.labels import RANK_INDEX
+from belay.engine.model.quantities import whole_number
 from belay.engine.model.unstructured import nested_list, nested_map, string_map
 from belay.engine.plan.jobs.pod_template import containers, plain, set_env
 from belay.engine.plan.jobs.volcanojob_spec import TaskSpec, VolcanoSpec
@@ -216,5 +217,5 @@ def _fits(plugin: str, name: str, value: str) -> bool:
     if name not in _DEFAULTS[plugin]:
         return False
     if name in _NUMBERS:
-        return value.isascii() and value.isdecimal() and len(value) < 6 and 0 < int(value) < 65_536
+        return 0 < (whole_number(value, digits=5) or 0) < 65_536
     return name != "wait-master-enabled" or value in ("true", "false")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from belay.engine.model.job_options import JobOptions
 from belay.engine.model.unstructured import nested_map
 from belay.engine.plan.jobs.lifecycle import JobObject
 from belay.engine.plan.jobs.pod_template import containers, misshapen, npu_of, pod_spec
@@ -69,7 +70,7 @@ class VolcanoSpec(NamedTuple):
     plugins: dict[str, tuple[str, ...]]
     policies: tuple[LifecyclePolicy, ...]
     ttl: int | None
-    labels: dict[str, str]
+    options: JobOptions
     annotations: dict[str, str]
     expected: tuple[tuple[str, int, int], ...]
     wants_npu: bool
@@ -118,7 +119,7 @@ def read(job: JobObject) -> VolcanoSpec:
         plugins=plugins,
         policies=_policies(spec.get("policies")),
         ttl=_number(spec.get("ttlSecondsAfterFinished")),
-        labels=job.labels,
+        options=job.options,
         annotations=job.annotations,
         expected=tuple(
             (f"{job.key.name}-{task.name}-{index}", position, index)

@@ -22,7 +22,7 @@ from belay.engine.gangs.owners import (
 from belay.engine.model.cluster import Pod
 from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.labels import GROUP_MIN_MEMBER, GROUP_QUEUE_NAME, VOLCANO_PREFIX
-from belay.engine.model.quantities import text_of
+from belay.engine.model.quantities import text_of, whole_number
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.unstructured import nested_map, string_map
 from belay.engine.plan import roles
@@ -63,8 +63,8 @@ def _create(context: ExpansionContext, pod: Pod, group: ObjectKey) -> None:
     if not uid:
         api, kind, name, uid = "v1", "Pod", pod.name, pod.uid
     owner = _controller(context, api, kind, pod.namespace, name)
-    stated = owner.annotations.get(GROUP_MIN_MEMBER, "")
-    least = int(stated) if stated.isascii() and stated.isdecimal() and 0 < len(stated) <= 6 else 1
+    stated = whole_number(owner.annotations.get(GROUP_MIN_MEMBER, ""), digits=6)
+    least = stated if stated is not None else 1
     spec: dict[str, Any] = {
         "minMember": least,
         "minResources": {name: text_of(name, amount * least) for name, amount in sorted(pod.requests.items())},

@@ -24,6 +24,7 @@ from belay.engine.model.links import (
     pod_holder,
 )
 from belay.engine.model.plan_cache import CacheKey, Memo
+from belay.engine.model.quantities import whole_number
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.wording import counted
 from belay.engine.plan.links import states
@@ -202,9 +203,8 @@ def _number(pod: Pod) -> int | None:
     note = pod.annotations.get(KV_CLUSTER)
     if note is None:
         return cluster_number(pod.namespace, pod.name)
-    if not note.isascii() or not note.isdigit() or len(note) > 20 or int(note) > _UINT64:
-        return None
-    return int(note)
+    number = whole_number(note, digits=20)
+    return number if number is not None and number <= _UINT64 else None
 
 
 # ---- orders of nodes

@@ -26,6 +26,7 @@ from belay.engine.model.labels import (
     SUPER_POD_RANK,
 )
 from belay.engine.model.plan_cache import CacheKey, Memo, PlanCache
+from belay.engine.model.quantities import whole_number
 from belay.engine.model.reasons import ActionReason
 from belay.engine.plan.node_view import NodeView
 from belay.engine.plan.place import part_bindings, switch_config
@@ -198,9 +199,8 @@ class Bindings:
         blocks: dict[int, dict[int, str]] = {}
         new = {item.pod.key: (item.logical, item.node) for item in placed if item.logical >= 0}
         for pod in self.job.pods:
-            text = pod.annotations.get(SUPER_POD_RANK, "")
-            number = text.isascii() and text.isdecimal() and len(text) <= 9
-            known = (int(text), pod.node) if number and pod.node else None
+            number = whole_number(pod.annotations.get(SUPER_POD_RANK, ""))
+            known = (number, pod.node) if number is not None and pod.node else None
             found = new.get(pod.key, known)
             if found is not None and pod.key in self.ranks:
                 blocks.setdefault(found[0], {})[self.ranks[pod.key]] = found[1]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Final, NamedTuple, Protocol
 
+import msgspec
+
 from belay.engine.model.cluster import ids_of
+from belay.engine.model.job_options import JobOptions, read_options
 from belay.engine.plan.place.causes import Cause
 
 #: MindCluster's prefix when chips are missing.
@@ -76,7 +80,7 @@ class TaskRequest(NamedTuple):
     chips: int
 
 
-class JobRequest(NamedTuple):
+class JobRequest(msgspec.Struct, frozen=True, dict=True):
     """A job's request as its family checks it: ``total`` chips in the ``pods`` pods that ask for any."""
 
     name: str
@@ -85,6 +89,11 @@ class JobRequest(NamedTuple):
     tasks: tuple[TaskRequest, ...]
     labels: dict[str, str]
     annotations: dict[str, str]
+
+    @cached_property
+    def options(self) -> JobOptions:
+        """What the job says by labels and annotations."""
+        return read_options(self.labels, self.annotations)
 
 
 ScoreOrRefusal = int | Refusal

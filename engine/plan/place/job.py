@@ -25,12 +25,11 @@ from belay.engine.model.labels import (
     NPU,
     NPU_CORE,
     POD_TYPE,
-    SCHEDULE_POLICY,
     TOR_AFFINITY,
-    VOLCANO_SCHEDULE_PLUGIN,
 )
 from belay.engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
 from belay.engine.model.plan_cache import PlanCache
+from belay.engine.model.quantities import whole_number
 from belay.engine.model.unstructured import nested_map
 from belay.engine.plan.place import legal_blocks, part_requests, switch_config
 from belay.engine.plan.place.causes import NamespaceOfSystem, SeveralResources, SeveralVNPUs, UnknownResource
@@ -99,7 +98,7 @@ def of(
     if not resource:
         return SchedulerJob(gang, "", (), request, None)
     static = bool(STATIC_VNPU.match(resource))
-    refused = None if static else switch_config.check(gang.labels, observed, cache)
+    refused = None if static else switch_config.check(gang.options, observed, cache)
     if refused is not None:
         return refused
     if not static and resource not in WHOLE_CHIP and resource != NPU_CORE:
@@ -125,15 +124,13 @@ def of(
             )
     if static:
         return _counted(gang, resource, npu_pods, request)
-    policy = gang.annotations.get(SCHEDULE_POLICY, "")
-    shared = part_requests.of(gang, resource, npu_pods, request.pods, desired, params, policy=policy)
+    options = gang.options
+    shared = part_requests.of(gang, resource, npu_pods, request.pods, desired, params, policy=options.schedule_policy)
     if isinstance(shared, Refusal):
         return shared
     if shared is not None:
         return SchedulerJob(gang, resource, npu_pods, request, None, shared=shared)
-    rule = registry.choose(
-        resource, gang.annotations, gang.labels, _selector(pods, ACCELERATOR_TYPE), desired, policy_key=SCHEDULE_POLICY
-    )
+    rule = registry.choose(resource, options, _selector(pods, ACCELERATOR_TYPE), desired)
     if isinstance(rule, Refusal):
         return rule
     racks = rack950.blocks(request, params.super_pod_size) if rule.topology == "rack" else None
@@ -152,7 +149,7 @@ def of(
         return illegal
 
     strict = rule.family.network_aware and request.pods > 1
-    if switch_config.requested(gang.labels):
+    if switch_config.requested(options):
         if rule.topology:
             return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: label {TOR_AFFINITY} does not go with {rule.topology} rules")
         return SchedulerJob(gang, resource, npu_pods, request, rule.family, switch_config.RULE, strict=strict)
@@ -234,15 +231,14 @@ def _npu_resources(group: Mapping[str, Any]) -> dict[str, int]:
         return {}
     least = nested_map(spec_of(group), "minResources")
     wanted = sorted(key for key in map(str, least) if key.startswith(HUAWEI_PREFIX) and key in least)
-    return {key: int(str(least[key])) if str(least[key]).isdecimal() else 0 for key in wanted}
+    return {key: whole_number(str(least[key])) or 0 for key in wanted}
 
 
 def _resource(gang: Gang, npu_pods: tuple[Pod, ...], least: Mapping[str, int]) -> str:
     """The PodGroup's first NPU resource, else the kind that an annotation names, else what the pods ask for."""
     if least:
         return next(iter(least))
-    kind = gang.annotations.get(VOLCANO_SCHEDULE_PLUGIN, "")
-    if kind:
+    if kind := gang.options.schedule_plugin:
         return HUAWEI_PREFIX + kind
     return npu_pods[0].resource if npu_pods else ""
 

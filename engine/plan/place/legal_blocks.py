@@ -10,7 +10,11 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Final
 
+import msgspec
+
+from belay.engine.model.job_options import stated_chips
 from belay.engine.model.labels import AFFINITY_CONFIG, RA_BLOCK, SCHEDULE_UB_MEMORY, SP_BLOCK
+from belay.engine.model.quantities import whole_number
 from belay.engine.plan.place.causes import OtherBlocks
 from belay.engine.plan.place.families.rack950 import RACK_CHIPS
 from belay.engine.plan.place.handler import JobRequest, Refusal, TaskRequest
@@ -38,16 +42,16 @@ def with_way_out(refusal: Refusal, job: JobRequest, node_chips: int, rule: Rule)
 def _changes(job: JobRequest, node_chips: int) -> Iterator[OtherBlocks]:
     """Other annotations first, the nearest sizes first; then other numbers of chips in a pod."""
     whole = max((task.chips for task in job.tasks), default=0)
-    wanted = _number(job.annotations.get(SP_BLOCK)) or job.total
+    wanted = stated_chips(job.options.sp_block, 0) or job.total
     blocks = nearest({job.total, *range(node_chips, job.total + 1, node_chips)}, wanted)
-    racks = nearest(set(_RACK_BLOCKS), _number(job.annotations.get(RA_BLOCK)) or node_chips)
+    racks = nearest(set(_RACK_BLOCKS), stated_chips(job.options.ra_block, 0) or node_chips)
 
     yield from (OtherBlocks({SP_BLOCK: str(size)}) for size in blocks)
-    if RA_BLOCK in job.annotations:
+    if job.options.ra_block is not None:
         yield from (OtherBlocks({RA_BLOCK: str(size)}) for size in racks)
         for block, rack in product(blocks[:8], racks):
             yield OtherBlocks({SP_BLOCK: str(block), RA_BLOCK: str(rack)})
-    if SCHEDULE_UB_MEMORY in job.annotations:
+    if job.options.ub_memory is not None:
         yield OtherBlocks({}, (SCHEDULE_UB_MEMORY,))
 
     for chips in nearest(set(range(1, node_chips + 1)), whole):
@@ -60,9 +64,9 @@ def _changed(job: JobRequest, change: OtherBlocks) -> JobRequest:
     """The request as it would be."""
     annotations = {key: text for key, text in job.annotations.items() if key not in change.remove} | change.values
     if not change.chips:
-        return job._replace(annotations=annotations)
+        return msgspec.structs.replace(job, annotations=annotations)
     tasks = tuple(TaskRequest(task.name, change.chips if task.chips else 0) for task in job.tasks)
-    return job._replace(annotations=annotations, tasks=tasks, total=change.chips * job.pods)
+    return msgspec.structs.replace(job, annotations=annotations, tasks=tasks, total=change.chips * job.pods)
 
 
 def of_groups(refusal: Refusal, job: JobRequest) -> Refusal:
@@ -70,8 +74,8 @@ def of_groups(refusal: Refusal, job: JobRequest) -> Refusal:
     the one below.
     """
     found: list[int] = []
-    for part in job.annotations.get(AFFINITY_CONFIG, "").split(","):
-        wanted, below = _number(part.partition("=")[2]) or 1, found[-1] if found else 1
+    for part in (job.options.affinity_config or "").split(","):
+        wanted, below = whole_number(part.partition("=")[2].strip()) or 1, found[-1] if found else 1
         legal = {size for size in range(below, job.pods + 1, below) if not job.pods % size}
         found.append(nearest(legal or {below}, wanted)[0])
 
@@ -82,11 +86,6 @@ def of_groups(refusal: Refusal, job: JobRequest) -> Refusal:
 def nearest(sizes: set[int], wanted: int) -> list[int]:
     """The sizes, those next to the wanted one first; of two that are as near the smaller one."""
     return sorted(sizes, key=lambda size: (abs(size - wanted), size))[:MAX_TRIED]
-
-
-def _number(text: str | None) -> int:
-    text = (text or "").strip()
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
 
 
 __all__ = ["Rule", "of_groups", "with_way_out"]

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from belay.engine.model import taints
 from belay.engine.model.cluster import Node, Pod, Taint
 from belay.engine.model.labels import HUAWEI_PREFIX
+from belay.engine.model.quantities import signed_number
 from belay.engine.model.remedies import Remedy, Step
 from belay.engine.plan.node_view import NodeView
 from belay.engine.plan.place.handler import Refusal
@@ -168,6 +169,7 @@ def _of_affinity(pod: Pod, node: Node) -> Iterator[Obstacle]:
 def _collect(row: Mapping[str, Any], values: dict[str, str], remove: list[str]) -> None:
     """The label that would satisfy one expression."""
     key, given = str(row.get("key")), [str(value) for value in row.get("values") or ()]
+    bound = signed_number(given[0], digits=18) if given else None
     match row.get("operator"):
         case "In" if given:
             values[key] = given[0]
@@ -175,10 +177,10 @@ def _collect(row: Mapping[str, Any], values: dict[str, str], remove: list[str]) 
             values[key] = "true"
         case "NotIn" | "DoesNotExist":
             remove.append(key)
-        case "Gt" if given and given[0].lstrip("-").isdecimal():
-            values[key] = str(int(given[0]) + 1)
-        case "Lt" if given and given[0].lstrip("-").isdecimal():
-            values[key] = str(int(given[0]) - 1)
+        case "Gt" if bound is not None:
+            values[key] = str(bound + 1)
+        case "Lt" if bound is not None:
+            values[key] = str(bound - 1)
 
 
 def _shown(row: Mapping[str, Any]) -> str:

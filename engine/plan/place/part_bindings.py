@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from belay.engine.model.cluster import ids_of
 from belay.engine.model.labels import ASCEND_REAL, DISTRIBUTED_JOB, NPU_CORE, PREDICATE_TIME, RANK_INDEX, SHARE_ID
+from belay.engine.model.quantities import whole_number
 from belay.engine.plan.node_view import NodeView
 from belay.engine.plan.place.job import SchedulerJob
 from belay.engine.plan.place.part_requests import DynamicVNPU, SoftShare
@@ -46,5 +47,5 @@ def _number(item: Assignment, view: NodeView, annotations: Mapping[str, str], pa
         for pod in view.pods
         if SHARE_ID in pod.annotations and pod.annotations.get(ASCEND_REAL) == annotations[ASCEND_REAL]
     ]
-    known = [int(text) for text in texts if text.isascii() and text.isdecimal() and len(text) <= 9]
+    known = [number for number in map(whole_number, texts) if number is not None]
     return parts.share_number(view, ids_of(item.chips)[0], known)

@@ -6,11 +6,12 @@ policy/chip1softsharedev/job.go; docs/zh/scheduling/04_usage/02_virtual_instance
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from belay.engine.model.cluster import Pod
+from belay.engine.model.job_options import JobOptions
 from belay.engine.model.jobs import Gang
 from belay.engine.model.labels import (
     ASCEND_910,
@@ -24,6 +25,7 @@ from belay.engine.model.labels import (
     VNPU_LEVEL,
 )
 from belay.engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
+from belay.engine.model.quantities import signed_number
 from belay.engine.plan.place.causes import CutByLayoutsOnly, IllegalCores, NotForCores, NumberWanted, UnknownLabel
 from belay.engine.plan.place.handler import Refusal
 
@@ -152,11 +154,11 @@ def kind_of(templates: VNPUTemplates) -> str:
 
 
 def _dynamic(gang: Gang, pods: list[Pod], desired: Desired, params: InitParams) -> Sharing | Refusal:
-    kind = KINDS.get(gang.labels.get(RING_CONTROLLER, ""))
+    label = gang.options.ring_controller
+    kind = KINDS.get(label)
     if kind is None:
-        label = gang.labels.get(RING_CONTROLLER)
         text = f"label {RING_CONTROLLER}={label} names none" if label else f"label {RING_CONTROLLER} is missing"
-        unknown = UnknownLabel(RING_CONTROLLER, label or "", tuple(sorted(KINDS)))
+        unknown = UnknownLabel(RING_CONTROLLER, label, tuple(sorted(KINDS)))
         return Refusal(NOT_SUPPORTED, f"{NO_HANDLER}: {NPU_CORE} needs to know the kind of chips, {text}", unknown)
     if params.preset_virtual_device:
         text = "volcano configuration presetVirtualDevice true, only support static vnpu"
@@ -177,7 +179,7 @@ def _dynamic(gang: Gang, pods: list[Pod], desired: Desired, params: InitParams) 
 
 def _soft(gang: Gang, pods: list[Pod], count: int, plugin: str) -> Sharing | Refusal:
     head = f"{plugin} check share device job({gang.name}) valid failed"
-    quota = soft_quota(gang.labels, pods[0].count)
+    quota = soft_quota(gang.options, pods[0].count)
     if isinstance(quota, WrongQuota):
         return Refusal(INVALID_REQUEST, f"{ILLEGAL}: {head}, {quota.text}", quota.cause)
     cores, memory, policy = quota
@@ -197,12 +199,12 @@ class WrongQuota(NamedTuple):
     cause: NumberWanted | UnknownLabel
 
 
-def soft_quota(labels: Mapping[str, str], asked: int) -> tuple[int, int, str] | WrongQuota:
-    """(percent of AI cores, MiB of memory, policy) that labels or annotations ask for, or what is wrong with them.
+def soft_quota(options: JobOptions, asked: int) -> tuple[int, int, str] | WrongQuota:
+    """(percent of AI cores, MiB of memory, policy) that a job asks for, or what is wrong with them.
 
     ``asked`` are the percents that the pods ask for, which the label has to repeat.
     """
-    cores, memory, policy = labels.get(SHARE_CORES), labels.get(SHARE_MEMORY), labels.get(SHARE_POLICY)
+    cores, memory, policy = options.share_cores, options.share_memory, options.share_policy
     cores_wanted = NumberWanted(SHARE_CORES, cores or "", 1, FULL, asked)
     memory_wanted = NumberWanted(SHARE_MEMORY, memory or "", 1, 0, LEAST_MEMORY)
     policy_wanted = UnknownLabel(SHARE_POLICY, policy or "", SHARE_POLICIES)
@@ -210,13 +212,16 @@ def soft_quota(labels: Mapping[str, str], asked: int) -> tuple[int, int, str] | 
         there = (str(value is not None).lower() for value in (cores, memory, policy))
         first = cores_wanted if cores is None else memory_wanted if memory is None else policy_wanted
         return WrongQuota("hasAicoreQuota: {}, hasHbmQuota: {}, hasSchedulingPolicy: {}".format(*there), first)
-    for name, text, wanted in (("aicoreQuota", cores, cores_wanted), ("hbmQuota", memory, memory_wanted)):
-        if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 9:
-            return WrongQuota(f"{name}: {text:.40} convert to int err", wanted)
-    if not 1 <= int(cores) <= FULL:
-        return WrongQuota(f"aicoreQuota: {int(cores)} not in range [1,100]", cores_wanted)
-    if int(memory) < 1:
-        return WrongQuota(f"hbmQuota: {int(memory)} less than 1", memory_wanted)
+
+    percent, mib = signed_number(cores), signed_number(memory)
+    if percent is None:
+        return WrongQuota(f"aicoreQuota: {cores:.40} convert to int err", cores_wanted)
+    if mib is None:
+        return WrongQuota(f"hbmQuota: {memory:.40} convert to int err", memory_wanted)
+    if not 1 <= percent <= FULL:
+        return WrongQuota(f"aicoreQuota: {percent} not in range [1,100]", cores_wanted)
+    if mib < 1:
+        return WrongQuota(f"hbmQuota: {mib} less than 1", memory_wanted)
     if policy not in SHARE_POLICIES:
         return WrongQuota(f"schedulingPolicy: {policy:.40} is invalid", policy_wanted)
-    return int(cores), int(memory), policy
+    return percent, mib, policy

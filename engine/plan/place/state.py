@@ -11,6 +11,7 @@ import msgspec
 
 from belay.engine.documents import InitParams
 from belay.engine.model.cluster import Pod, ids_of
+from belay.engine.model.quantities import whole_number
 from belay.engine.plan.node_view import NodeView
 from belay.engine.plan.place.families.multilevel import Level, read_trees
 from belay.engine.plan.place.handler import Refusal
@@ -435,8 +436,8 @@ def _claims(scope: Scope) -> dict[str, tuple[str, int]]:
     claims: dict[str, tuple[str, int]] = {}
     for claim in sorted(scope.observed.ledger):
         name, _, device = claim.rpartition("/")
-        tail = device.rpartition("-")[2]
+        chip = whole_number(device.rpartition("-")[2], digits=4)
         uid = scope.observed.ledger[claim]
-        if tail.isascii() and tail.isdecimal() and claims.get(uid, (name, 0))[0] == name:
-            claims[uid] = (name, claims.get(uid, (name, 0))[1] | 1 << int(tail))
+        if chip is not None and claims.get(uid, (name, 0))[0] == name:
+            claims[uid] = (name, claims.get(uid, (name, 0))[1] | 1 << chip)
     return claims

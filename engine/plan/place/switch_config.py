@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from belay.engine.model.cluster import Observed
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey
+from belay.engine.model.job_options import JobOptions
 from belay.engine.model.labels import TOR_AFFINITY
 from belay.engine.model.pending_reasons import INVALID_REQUEST
 from belay.engine.model.plan_cache import CacheKey, Memo, PlanCache
@@ -81,9 +82,9 @@ def _parse(raw: Mapping[str, object]) -> Switches | UnusableConfig:
         return UnusableConfig(error.field, error.message)
 
 
-def check(labels: Mapping[str, str], observed: Observed, cache: PlanCache) -> Refusal | None:
-    """Why a job with these labels cannot have switch affinity; None when it can, or asks for none."""
-    schema = labels.get(TOR_AFFINITY, "null")
+def check(options: JobOptions, observed: Observed, cache: PlanCache) -> Refusal | None:
+    """Why a job with these options cannot have switch affinity; None when it can, or asks for none."""
+    schema = options.switch_affinity
     if schema == "null":
         return None
     if schema not in SCHEMAS:
@@ -93,6 +94,6 @@ def check(labels: Mapping[str, str], observed: Observed, cache: PlanCache) -> Re
     return found if isinstance(found, Refusal) else None
 
 
-def requested(labels: Mapping[str, str]) -> bool:
-    """Whether a job's labels ask for switch affinity."""
-    return labels.get(TOR_AFFINITY) in SCHEMAS
+def requested(options: JobOptions) -> bool:
+    """Whether a job asks for switch affinity."""
+    return options.switch_affinity in SCHEMAS

@@ -134,7 +134,7 @@ class Consolidation:
         owner = moves.owner_of(self._scope, pod, gang)
         if owner is None or owner.queue not in self._movable_queues:
             return False
-        return pod.annotations.get(VOLCANO_PREEMPTABLE, owner.annotations.get(VOLCANO_PREEMPTABLE)) != "false"
+        return pod.annotations.get(VOLCANO_PREEMPTABLE, owner.options.preemptable) != "false"
 
     def _evict(self, gang: Gang, pod: Pod) -> None:
         owner = self._scope.gangs[self._scope.gang_of[pod.key]]

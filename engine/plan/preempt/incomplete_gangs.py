@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 from belay.engine.model.cluster import Pod
 from belay.engine.model.history import JobMemory
 from belay.engine.model.jobs import INDEPENDENT_KINDS
-from belay.engine.model.labels import PROCESS_RECOVER_ENABLE
 from belay.engine.model.reasons import ActionReason
 from belay.engine.plan.preempt import messages
 from belay.engine.plan.preempt.evictions import evict
@@ -101,7 +100,7 @@ class IncompleteGangs:
 
     def _rescheduled_whole(self, outcome: GangOutcome) -> bool:
         gang = outcome.gang
-        whole = gang.labels.get(PROCESS_RECOVER_ENABLE, "off") == "off" and not narrow_only(gang)
+        whole = gang.options.process_recovery == "off" and not narrow_only(gang)
         return whole and gang.fault_scheduling in ("grace", "force")
 
     def _who_starts(self, taken: Sequence[GangOutcome]) -> GangOutcome | None:

@@ -63,9 +63,7 @@ class PreemptionRules:
             return True
         if any(row.preemptable or row.policy == NEVER for row in self._classes.values()):
             return True
-        return any(
-            VOLCANO_PREEMPTABLE in g.annotations or VOLCANO_PREEMPTABLE in g.labels for g in self._scope.gangs.values()
-        )
+        return any(gang.options.states_preemption for gang in self._scope.gangs.values())
 
     def may_preempt(self, gang: Gang) -> bool:
         """Whether the job's class lets it evict others at all."""

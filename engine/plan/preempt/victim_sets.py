@@ -14,6 +14,7 @@ from belay.engine.gangs.owners import VOLCANO_API, spec_of, tasks_of
 from belay.engine.model.cluster import Pod
 from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.jobs import INDEPENDENT_KINDS, Gang
+from belay.engine.model.quantities import whole_number
 from belay.engine.plan.scope import Scope
 
 #: Events of a Volcano Job's policies that an eviction raises.
@@ -157,5 +158,5 @@ def victim_set(gang: Gang, pods: Sequence[Pod], *, ends_job: bool, lost: int, se
 
 def _location(pod: Pod) -> tuple[str, int, str]:
     """Where a pod is: node, lowest chip, name."""
-    tails = [name.rpartition("-")[2] for name in pod.chips]
-    return pod.node, min((int(tail) for tail in tails if tail.isdecimal()), default=-1), pod.name
+    numbers = [whole_number(name.rpartition("-")[2]) for name in pod.chips]
+    return pod.node, min((number for number in numbers if number is not None), default=-1), pod.name

@@ -14,7 +14,6 @@ import msgspec
 
 from belay.engine.model.cluster import Pod, mask_of
 from belay.engine.model.jobs import Gang
-from belay.engine.model.labels import SCHEDULE_POLICY, TOR_AFFINITY
 from belay.engine.model.pending_reasons import NODE_REFUSED, lacks_room
 from belay.engine.plan.node_view import NodeView
 from belay.engine.plan.place.handler import Refusal
@@ -303,9 +302,9 @@ def preempts(job: SchedulerJob) -> bool:
     """
     if not job.resource:
         return True
-    policy = job.request.annotations.get(SCHEDULE_POLICY, "")
-    plain = not job.topology and job.family is not None and policy != "chip1-softShareDev"
-    return plain and job.resource in WHOLE_CHIP and job.request.labels.get(TOR_AFFINITY, "null") == "null"
+    options = job.gang.options
+    plain = not job.topology and job.family is not None and options.schedule_policy != "chip1-softShareDev"
+    return plain and job.resource in WHOLE_CHIP and options.switch_affinity == "null"
 
 
 def _may_ever_fit(table: NodeTable, _pod: Pod, view: NodeView) -> bool:

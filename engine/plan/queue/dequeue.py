@@ -23,6 +23,7 @@ from belay.engine.model.pending_reasons import (
     QUEUE_MISSING,
 )
 from belay.engine.model.phases import PodGroupPhase
+from belay.engine.model.quantities import whole_number
 from belay.engine.plan.scope import Scope
 
 ON: Final = "on"
@@ -66,14 +67,11 @@ def turn(
         return phase, {key: None for key in (ENQUEUE_TIME, DEQUEUE_FREQUENCY) if key in notes}
     if phase == PENDING or gang is None:
         return phase, {}
-    since = _number(notes.get(ENQUEUE_TIME, ""))
+    since = whole_number(notes.get(ENQUEUE_TIME, ""), digits=15)
     if since is None or since > now_ms:
         return phase, {ENQUEUE_TIME: str(now_ms)}
     mine = waiting.get(gang.queue, set())
     if now_ms - since <= PATIENCE or gang.key not in mine or len(mine) < 2:
         return phase, {}
-    return PENDING, {ENQUEUE_TIME: None, DEQUEUE_FREQUENCY: str((_number(notes.get(DEQUEUE_FREQUENCY, "")) or 0) + 1)}
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
+    before = whole_number(notes.get(DEQUEUE_FREQUENCY, ""), digits=15) or 0
+    return PENDING, {ENQUEUE_TIME: None, DEQUEUE_FREQUENCY: str(before + 1)}

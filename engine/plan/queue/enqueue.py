@@ -108,7 +108,7 @@ def _held_back(gang: Gang, waiting: list[Pod], started: list[Pod], queues: Queue
     closed = queues.refusal(gang.queue)
     if closed is not None:
         return refused_by_queue(gang, waiting, closed)
-    stated = gang.annotations.get(SCHEDULE_MIN_AVAILABLE)
+    stated = gang.options.min_available
     if stated is not None and parse_min_available(gang.annotations) is None:
         return pending_entry(
             gang,

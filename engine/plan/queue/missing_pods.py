@@ -13,6 +13,7 @@ from belay.engine.model.jobs import Gang
 from belay.engine.model.labels import JOB_COMPLETION_INDEX
 from belay.engine.model.pending_reasons import GANG_INCOMPLETE
 from belay.engine.model.plan import Pending
+from belay.engine.model.quantities import whole_number
 from belay.engine.model.remedies import Remedy, Step
 from belay.engine.model.times import rfc3339
 from belay.engine.model.wording import counted
@@ -100,9 +101,9 @@ def _which(gang: Gang, pods: Sequence[Pod], table: WorkloadTable) -> str:
 def _number(gang: Gang, pod: Pod, table: WorkloadTable) -> int | None:
     row = table.of(gang.api_version, gang.kind)
     for key in (*_NUMBERS, *(row.rank_keys if row is not None else ())):
-        text = label_or_annotation(pod, key)
-        if text.isascii() and text.isdecimal() and len(text) <= 9:
-            return int(text)
+        number = whole_number(label_or_annotation(pod, key))
+        if number is not None:
+            return number
     return declared_rank(pod)
 
 

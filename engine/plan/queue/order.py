@@ -17,6 +17,7 @@ from belay.engine.gangs.forming import counts_as_started, pod_group_of
 from belay.engine.gangs.owners import annotations_of
 from belay.engine.model.jobs import Gang
 from belay.engine.model.labels import DEQUEUE_FREQUENCY
+from belay.engine.model.quantities import whole_number
 from belay.engine.plan.queue.queues import Queues, QueueState, sums_of
 from belay.engine.plan.queue.share import share
 from belay.engine.plan.scope import Scope
@@ -38,8 +39,7 @@ def rank(scope: Scope, gang: Gang, queues: Queues) -> JobRank:
     """The place of a waiting job."""
     pods = [scope.observed.pods[key] for key in gang.pods]
     ready = sum(map(counts_as_started, pods))
-    text = annotations_of(pod_group_of(scope.observed, gang)).get(DEQUEUE_FREQUENCY, "0")
-    dequeues = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+    dequeues = whole_number(annotations_of(pod_group_of(scope.observed, gang)).get(DEQUEUE_FREQUENCY, "0"))
     own = 0.0
     if any(pod.node for pod in pods):
         has, _ = sums_of(scope, gang)

@@ -36,7 +36,7 @@ from belay.engine.model.costs import (
 from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.history import JobMemory
 from belay.engine.model.jobs import INDEPENDENT_KINDS, Gang
-from belay.engine.model.labels import PROCESS_RECOVER_ENABLE, RECOVER_STRATEGY, RECOVERY_LEVEL
+from belay.engine.model.labels import RECOVERY_LEVEL
 from belay.engine.model.pending_reasons import RECOVERY_RESERVED
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.wording import counted
@@ -96,7 +96,7 @@ def choose_levels(
     for name, gang in scope.gangs.items():
         if name in scope.choices:
             _annotate_choice(scope, gang, scope.choices[name].chosen.level)
-        elif RECOVERY_LEVEL in gang.annotations and not _is_open(scope.memory.jobs.get(name)):
+        elif gang.options.recovery_level is not None and not _is_open(scope.memory.jobs.get(name)):
             _annotate_choice(scope, gang, None)
 
 
@@ -109,8 +109,7 @@ def allowed_levels(
     scope: Scope, gang: Gang, pods: Sequence[Pod], faults: Mapping[str, str], gone: Sequence[Pod]
 ) -> tuple[RecoveryLevel, ...]:
     """The levels that a job's labels and annotations allow for these faults, in the order of escalation."""
-    strategies = {word.strip() for word in gang.annotations.get(RECOVER_STRATEGY, "").split(",")}
-    process = gang.labels.get(PROCESS_RECOVER_ENABLE) == "on"
+    strategies, process = gang.options.recover_strategies, gang.options.recovers_processes
     first = any(declared_rank(pod) == 0 for pod in gone)
     found = {RecoveryLevel.JOB, RecoveryLevel.WAIT}
     if restart_scope.pod_level(gang) and not any(restart_scope.is_master(pod) for pod in gone):
@@ -239,13 +238,13 @@ def _is_open(memory: JobMemory | None) -> bool:
 
 def _annotate_choice(scope: Scope, gang: Gang, level: RecoveryLevel | None) -> None:
     """Annotate the PodGroup with the chosen level, for process recovery; None removes the annotation."""
-    if gang.labels.get(PROCESS_RECOVER_ENABLE) != "on" or not gang.pod_group:
+    if not gang.options.recovers_processes or not gang.pod_group:
         return
     key = next(
         (k for api in POD_GROUP_APIS if (k := ObjectKey(api, "PodGroup", gang.namespace, gang.pod_group))
          in scope.observed.objects), None,
     )  # fmt: skip
-    if key is None or gang.annotations.get(RECOVERY_LEVEL) == level:
+    if key is None or gang.options.recovery_level == level:
         return
     uid = str((scope.observed.objects[key].get("metadata") or {}).get("uid") or "")
     scope.actions.append(

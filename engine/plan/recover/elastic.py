@@ -21,7 +21,6 @@ from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.model.history import JobMemory
 from belay.engine.model.history_lines import with_line
 from belay.engine.model.jobs import Gang
-from belay.engine.model.labels import PROCESS_RECOVER_ENABLE, RECOVER_STRATEGY, WAIT_RESCHEDULE_TIMEOUT
 from belay.engine.plan import restart_scope
 from belay.engine.plan.scope import Scope
 
@@ -50,19 +49,19 @@ def run(scope: Scope) -> None:
 
 def configured(gang: Gang) -> bool:
     """Whether a job may train with fewer pods than it asks for."""
-    chosen = {word.strip() for word in gang.annotations.get(RECOVER_STRATEGY, "").split(",")}
-    enabled = gang.labels.get(PROCESS_RECOVER_ENABLE) == "on" and gang.fault_scheduling != "off"
-    return gang.kind == "AscendJob" and enabled and ELASTIC in chosen
+    options = gang.options
+    enabled = options.recovers_processes and options.fault_scheduling != "off"
+    return gang.kind == "AscendJob" and enabled and ELASTIC in options.recover_strategies
 
 
 def wait_seconds(gang: Gang) -> int:
     """Seconds that the job waits for replaced pods before it trains without them."""
-    chosen = {word.strip() for word in gang.annotations.get(RECOVER_STRATEGY, "").split(",")}
-    if not chosen & {"recover", "recover-in-place"}:
+    options = gang.options
+    if not {"recover", "recover-in-place"}.intersection(options.recover_strategies):
         return 0
-    text = gang.annotations.get(WAIT_RESCHEDULE_TIMEOUT, "").strip()
-    seconds = int(text) if text.isascii() and text.isdecimal() and len(text) <= 4 else WAIT_RANGE[1]
-    return seconds if WAIT_RANGE[0] <= seconds <= WAIT_RANGE[1] else WAIT_RANGE[1]
+
+    seconds = options.wait_reschedule
+    return seconds if seconds is not None and WAIT_RANGE[0] <= seconds <= WAIT_RANGE[1] else WAIT_RANGE[1]
 
 
 def trains_smaller(gang: Gang, memory: JobMemory, training: list[Pod], now_ms: int) -> bool:

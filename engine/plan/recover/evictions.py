@@ -28,7 +28,7 @@ from belay.engine.model.cluster import Pod
 from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.history import JobMemory
 from belay.engine.model.jobs import INDEPENDENT_KINDS, Gang
-from belay.engine.model.labels import POD_STATUS_LABEL, PROCESS_RECOVER_ENABLE, PROCESS_RECOVER_STRATEGY
+from belay.engine.model.labels import POD_STATUS_LABEL
 from belay.engine.model.plan import Deferred
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.rules import RuleKind
@@ -69,7 +69,7 @@ def run(scope: Scope) -> None:
         gang = scope.gangs.get(name)
         if gang is None or gang.fault_scheduling == "off":
             continue
-        if not gang.annotations.get(PROCESS_RECOVER_STRATEGY):
+        if not gang.options.running_strategy:
             if name not in by_gang:
                 _clear_exit(scope, gang, members.get(name, []))
             _forget_finished(scope, gang, members.get(name, []))
@@ -292,7 +292,7 @@ def _annotate_for_controller(scope: Scope, gang: Gang, pod: Pod, hit: PodFault) 
 
 def _exit_gracefully(scope: Scope, gang: Gang, unit: str) -> None:
     """Ask the job's agents to end its processes, where it has a reset ConfigMap and no process recovery."""
-    if gang.labels.get(PROCESS_RECOVER_ENABLE) == "on":
+    if gang.options.recovers_processes:
         return
     if _exit_requested(scope, gang) is False:
         text = f"{gang.key}: its processes end before its pods go (subHealthyStrategy=graceExit)"
@@ -301,7 +301,7 @@ def _exit_gracefully(scope: Scope, gang: Gang, unit: str) -> None:
 
 def _restart_processes(scope: Scope, gang: Gang, unit: str) -> None:
     """Ask the pods that stay to restart their processes with the new ones; process recovery does that otherwise."""
-    if gang.labels.get(PROCESS_RECOVER_ENABLE) != "on" and _exit_requested(scope, gang) is not None:
+    if not gang.options.recovers_processes and _exit_requested(scope, gang) is not None:
         text = f"{gang.key}: pods are rescheduled one by one, so the processes of the others start again"
         _signal(scope, gang, "podReschedule", text, unit, rule="pod-rescheduling=on")
 

@@ -33,7 +33,6 @@ from belay.engine.model.cluster import (
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.history import Healing, NodeMemory
 from belay.engine.model.jobs import Gang
-from belay.engine.model.labels import PROCESS_RECOVER_ENABLE
 from belay.engine.model.levels import NORMAL
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.wording import counted
@@ -171,7 +170,7 @@ def _obstacle(scope: Scope, gang: Gang, view: NodeView, pods: Sequence[Pod]) -> 
         return f"node {view.node.name} reports {view.contradiction}, which its product does not have"
     if _config(scope, gang) is None:
         return f"there is no ConfigMap {gang.namespace}/{resetinfo.PREFIX}{gang.name} with label reset=true"
-    if gang.labels.get(PROCESS_RECOVER_ENABLE) in ("on", "pause"):
+    if gang.options.process_recovery in ("on", "pause"):
         return "process recovery and resets under a job do not go together"
     if any(pod.deleting is not None or pod.phase != "Running" for pod in pods):
         return "not all of its pods run"

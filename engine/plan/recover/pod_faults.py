@@ -10,7 +10,7 @@ from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.disruption import awaits_its_deletion
 from belay.engine.model.faults import HEARTBEAT
 from belay.engine.model.jobs import Gang
-from belay.engine.model.labels import FAULT_TYPE, NEED_VOLCANO, SHARD_LABEL
+from belay.engine.model.labels import FAULT_TYPE, NEED_VOLCANO
 from belay.engine.model.levels import FaultAction, NodeLevel, SwitchLevel
 from belay.engine.plan import causes, restart_scope, roles
 from belay.engine.plan.health import node_faults
@@ -54,7 +54,7 @@ def _fault_of(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: b
             return whole
         if bad:
             return _chip_fault(scope, view, bad, CARD)
-    if lost and pod.holds_chips and gang.labels.get(SHARD_LABEL, MAIN_SHARD) == scope.shard:
+    if lost and pod.holds_chips and (gang.options.shard or MAIN_SHARD) == scope.shard:
         gone = causes.of_missing_node(pod.node)
         return PodFault(NODE, (HEARTBEAT,), f"node {pod.node} does not exist any more", gone)
     if maintenance.drained_by_others(scope, gang, pod, view):

@@ -18,7 +18,6 @@ from belay.engine.model.cluster import Pod
 from belay.engine.model.costs import MeasuredTimes, RecoveryLevel, ranked
 from belay.engine.model.history import JobMemory, Recovery
 from belay.engine.model.jobs import Gang
-from belay.engine.model.labels import PROCESS_RECOVERIES, RECOVER_STRATEGY
 from belay.engine.model.plan_cache import CacheKey, Memo
 from belay.engine.model.recovery import summary
 from belay.engine.model.recovery.summary import RecoverySummary
@@ -45,7 +44,7 @@ def with_summaries(
     scope: Scope, gang: Gang, memory: JobMemory, charge: Callable[[JobMemory, Recovery], JobMemory]
 ) -> JobMemory:
     """The memory with every summary that it lacks; ``charge`` adds the cost of a recovery to the sums."""
-    text = gang.annotations.get(PROCESS_RECOVERIES, "")
+    text = gang.options.recovery_summaries
     if not text:
         return memory
     for one in scope.cache[_READ].of(gang.key, text, lambda: summary.read(text)):
@@ -136,10 +135,10 @@ def _estimates(
     if known is None or not hit:
         return ()
     known = msgspec.structs.replace(known, retry=_retry(memory, known))
-    strategies = {word.strip() for word in gang.annotations.get(RECOVER_STRATEGY, "").split(",")}
     levels = set(costing.allowed_levels(scope, gang, pods, {pod.key: PROCESS for pod in hit}, hit))
     levels |= {RecoveryLevel(one.level)} if one.level in set(RecoveryLevel) else set()
-    levels |= {RecoveryLevel.RETRY} if "retry" in strategies and one.level == RecoveryLevel.RETRY else set()
+    retried = one.level == RecoveryLevel.RETRY and "retry" in gang.options.recover_strategies
+    levels |= {RecoveryLevel.RETRY} if retried else set()
     rows = ranked(
         tuple(level for level in RecoveryLevel if level in levels), known,
         chips=sum(pod.count for pod in pods), hit=sum(pod.count for pod in hit),

@@ -17,7 +17,7 @@ from belay.engine.model.costs import RecoveryLevel, cost
 from belay.engine.model.history import JobMemory, Recovery
 from belay.engine.model.history_lines import bounded
 from belay.engine.model.jobs import Gang
-from belay.engine.model.labels import PROCESS_RECOVER_ENABLE, PROCESS_RECOVERIES, TRAINING_TIME
+from belay.engine.model.labels import TRAINING_TIME
 from belay.engine.plan import restart_scope
 from belay.engine.plan.recover import recovery_costs
 from belay.engine.plan.recover.decisions import PROCESS, REASONS
@@ -32,7 +32,7 @@ _FROM_CHECKPOINT: Final = frozenset({RecoveryLevel.POD, RecoveryLevel.JOB, Recov
 
 def run(scope: Scope) -> None:
     """Open the recoveries that this pass decided, and close those that ended."""
-    reported = (key for key, gang in scope.gangs.items() if PROCESS_RECOVERIES in gang.annotations)
+    reported = (key for key, gang in scope.gangs.items() if gang.options.recovery_summaries is not None)
     known = (key for key, memory in scope.memory.jobs.items() if memory.records or memory.recoveries)
     for key in sorted({*known, *scope.choices, *reported}):
         memory, gang = scope.memory.jobs.get(key, JobMemory()), scope.gangs.get(key)
@@ -124,7 +124,7 @@ def _level(gang: Gang, whole: bool) -> RecoveryLevel:
     """The level of a job without a choice by cost, by its evicted pods."""
     if whole:
         return RecoveryLevel.JOB
-    return RecoveryLevel.PROCESS if gang.labels.get(PROCESS_RECOVER_ENABLE) == "on" else RecoveryLevel.POD
+    return RecoveryLevel.PROCESS if gang.options.recovers_processes else RecoveryLevel.POD
 
 
 def _closed(scope: Scope, gang: Gang, memory: JobMemory) -> JobMemory:

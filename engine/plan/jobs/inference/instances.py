@@ -12,6 +12,7 @@ from belay.engine.model.labels import (
     INSTANCE_TEMPLATE,
     ROLLOUT_ANNOTATION,
 )
+from belay.engine.model.quantities import whole_number
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.unstructured import nested_list, nested_map, string_map
 from belay.engine.plan.jobs.inference import labels as names
@@ -192,7 +193,9 @@ def _remove_surplus(serving: ServingContext, role: ServingRole, surge: int) -> N
     workloads_of = ((names.APPS, kind) for kind in sorted(names.WORKLOADS))
     for api, kind in (*workloads_of, (POD_GROUP_API, "PodGroup"), ("v1", "Service")):
         for key, raw in serving.children(role.job, api, kind):
-            index = string_map(nested_map(raw, "metadata").get("labels")).get(INFERENCE_INSTANCE_INDEX, "")
-            if index.isdecimal() and int(index) not in kept:
+            index = whole_number(
+                string_map(nested_map(raw, "metadata").get("labels")).get(INFERENCE_INSTANCE_INDEX, "")
+            )
+            if index is not None and index not in kept:
                 text = f"{role.job.key} no longer asks for {kind} {key.name}"
                 serving.context.delete(role.job, key, ActionReason.SCALED_DOWN, text)

@@ -14,6 +14,7 @@ import msgspec
 from belay.engine.model.actions import EvictPod, Evidence, Owner, Preconditions
 from belay.engine.model.cluster import Pod
 from belay.engine.model.labels import FAULT_RETRY_TIMES, FAULT_SCHEDULING, POD_STATUS_LABEL
+from belay.engine.model.quantities import whole_number
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.rules import RuleKind
 from belay.engine.plan import roles as component_roles
@@ -135,12 +136,12 @@ def _unhealthy(serving: ServingContext, role: ServingRole, one: ServingInstance)
         if not _status(pod).startswith(_UNHEALTHY):
             continue
         if _status(pod).endswith(_FAILED):
-            text = pod.labels.get(FAULT_RETRY_TIMES, "")
-            if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+            allowed = whole_number(pod.labels.get(FAULT_RETRY_TIMES, ""))
+            if allowed is None:
                 continue
             if pod.uid and pod.uid in memory.removed:
                 return pod  # it has cost its retry: a budget holds the restart back
-            left = memory.restarts.get(one.key.name, int(text))
+            left = memory.restarts.get(one.key.name, allowed)
             if left <= 0:
                 continue
             restarts = {**memory.restarts, one.key.name: left - 1}

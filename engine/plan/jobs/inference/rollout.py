@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from belay.engine.model.labels import MAX_SURGE, MAX_UNAVAILABLE, ROLLOUT_ANNOTATION, SURGE_INSTANCE
+from belay.engine.model.quantities import whole_number
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.unstructured import nested_map, string_map
 from belay.engine.plan.jobs.inference import labels as names
@@ -93,12 +94,10 @@ def limits(role: ServingRole) -> tuple[int, int]:
 def amount(text: str | None, total: int, *, up: bool) -> int | None:
     """A number, or a percentage of ``total`` rounded as Kubernetes rounds it; None where there is none."""
     text = (text or "").strip()
-    number = text.removesuffix("%")
-    if not (number.isascii() and number.isdecimal() and len(number) < 6):
-        return None
-    if not text.endswith("%"):
-        return int(number)
-    exact = int(number) * total / 100
+    number = whole_number(text.removesuffix("%"), digits=5)
+    if number is None or not text.endswith("%"):
+        return number
+    exact = number * total / 100
     return math.ceil(exact) if up else math.floor(exact)
 
 

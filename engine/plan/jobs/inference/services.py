@@ -23,6 +23,7 @@ from belay.engine.model.labels import (
     SCHEDULE_POLICY,
     SHARD_LABEL,
 )
+from belay.engine.model.quantities import whole_number
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.unstructured import nested_list, nested_map, string_map
 from belay.engine.plan.jobs.inference import instances, rescheduling, rollout, scaling, snapshots, status
@@ -104,8 +105,8 @@ def _set(serving: ServingContext, one: JobObject) -> None:
         _keep(serving, one, child(one, names.API, names.SERVICE, f"{one.key.name}-{index}", labels, body))
     ready = 0
     for key, raw in serving.children(one, names.API, names.SERVICE):
-        index_text = string_map(nested_map(raw, "metadata").get("labels")).get(INFERENCE_SERVICE_INDEX, "")
-        if index_text.isdecimal() and int(index_text) >= count:
+        number = whole_number(string_map(nested_map(raw, "metadata").get("labels")).get(INFERENCE_SERVICE_INDEX, ""))
+        if number is not None and number >= count:
             text = f"{one.key} no longer asks for {names.SERVICE} {key.name}"
             context.delete(one, key, ActionReason.SCALED_DOWN, text)
         else:
@@ -227,9 +228,9 @@ def _rollout(namespace: str, service: str, above: JobObject | None, parent: JobO
     count = nested_map(parent.raw, "spec").get("replicas", 1)
     given = annotations_of(parent).get(MAX_UNAVAILABLE)
     limit = rollout.amount(given, count if isinstance(count, int) else 1, up=False)
-    index = above.labels.get(INFERENCE_SERVICE_INDEX, "0")
+    index = whole_number(above.labels.get(INFERENCE_SERVICE_INDEX, "0")) or 0
     name = f"{namespace}/{names.SET}/{parent.key.name}"
-    return ServiceRollout(name, int(index) if index.isdecimal() else 0, max(1, limit or 1), [])
+    return ServiceRollout(name, index, max(1, limit or 1), [])
 
 
 def _keep(serving: ServingContext, one: JobObject, body: dict[str, Any]) -> None:

@@ -26,6 +26,7 @@ from belay.engine.model.labels import (
     INSTANCE_TEMPLATE,
     ROLLOUT_ANNOTATION,
 )
+from belay.engine.model.quantities import whole_number
 from belay.engine.model.unstructured import nested_list, nested_map, string_map
 from belay.engine.plan.jobs.inference import labels as names
 from belay.engine.plan.jobs.lifecycle import POD_GROUP_API, ExpansionContext, JobObject
@@ -251,9 +252,10 @@ def read(serving: ServingContext, one: JobObject, *, ordered: bool, paused: bool
     )  # fmt: skip
     for other in sorted(names.WORKLOADS, key=lambda known: known == kind):  # one of another kind is outdated
         for key, raw in serving.children(one, names.APPS, other):
-            number = string_map(nested_map(raw, "metadata").get("labels")).get(INFERENCE_INSTANCE_INDEX, "")
-            if number.isdecimal() and len(number) < 6:
-                role.instances[int(number)] = _instance(serving, role, key, int(number), raw, ours=True)
+            labels = string_map(nested_map(raw, "metadata").get("labels"))
+            number = whole_number(labels.get(INFERENCE_INSTANCE_INDEX, ""), digits=5)
+            if number is not None:
+                role.instances[number] = _instance(serving, role, key, number, raw, ours=True)
     for index in range(role.count):
         if index not in role.instances:
             key = ObjectKey(names.APPS, kind, one.key.namespace, role.instance_name(index))

@@ -21,6 +21,7 @@ from belay.engine.model.labels import (
     INSTANCE_TEMPLATE,
     SURGE_INSTANCE,
 )
+from belay.engine.model.quantities import whole_number
 from belay.engine.model.unstructured import nested_list, nested_map, string_map
 from belay.engine.plan.jobs.inference import labels as names
 from belay.engine.plan.jobs.inference import snapshots
@@ -159,8 +160,7 @@ def _variables(role: ServingRole, index: int) -> list[dict[str, Any]]:
 
 
 def _number_at_end(name: str) -> int:
-    tail = name.rpartition("-")[2]
-    return int(tail) if tail.isascii() and tail.isdecimal() and len(tail) < 6 else 0
+    return whole_number(name.rpartition("-")[2], digits=5) or 0
 
 
 def _with_requests(template: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from belay.engine.model.labels import DISTRIBUTED_LABEL
 from belay.engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
 from belay.engine.plan.place.causes import OnePodOnly
 from belay.engine.plan.place.families.base import NODE_INVALID, enough, sizes
@@ -120,7 +119,7 @@ def _cards(free: int, most: int) -> tuple[list[int], list[int]]:
 
 
 def _one_pod(job: JobRequest, words: str) -> Refusal | None:
-    if job.labels.get(DISTRIBUTED_LABEL) != "true" or job.pods <= 1:
+    if not job.options.distributed or job.pods <= 1:
         return None
     return Refusal(
         INVALID_REQUEST,

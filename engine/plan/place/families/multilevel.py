@@ -16,6 +16,7 @@ import msgspec
 from belay.engine.model.cluster import Node
 from belay.engine.model.labels import AFFINITY_CONFIG, TOPOLOGY_TREE
 from belay.engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
+from belay.engine.model.quantities import whole_number
 from belay.engine.plan.place.causes import ParameterMissing, UnequalPods, UnlabelledInTree
 from belay.engine.plan.place.handler import JobRequest, NodeChips, PodRequest, Refusal, ScoreOrRefusal, listed
 
@@ -87,14 +88,14 @@ def read_trees(text: str | None) -> dict[str, tuple[Level, ...]] | Refusal:
 
 def read_group_sizes(job: JobRequest) -> tuple[int, ...] | Refusal:
     """``huawei.com/affinity-config``: pods per group from level1 up, or why the numbers are illegal."""
-    text = job.annotations.get(AFFINITY_CONFIG, "")
+    text = job.options.affinity_config or ""
     group_sizes: list[int] = []
     for number, part in enumerate(text.split(","), 1):
         key, _, value = part.strip().partition("=")
-        known = value.isascii() and value.isdecimal() and len(value) <= 9
-        if key != f"level{number}" or not known or int(value) < 1 or number > MAX_LEVELS:
+        size = whole_number(value)
+        if key != f"level{number}" or not size or number > MAX_LEVELS:
             return _invalid(f"annotation {AFFINITY_CONFIG}={text!r} must read level1=x,level2=y with positive numbers")
-        group_sizes.append(int(value))
+        group_sizes.append(size)
     for below, above in pairwise(group_sizes):
         if above % below:
             return _invalid(f"annotation {AFFINITY_CONFIG}={text!r}: {above} is not a multiple of {below}")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from belay.engine.model.labels import RA_BLOCK, SCHEDULE_UB_MEMORY, SP_BLOCK, SUPER_POD_AFFINITY
+from belay.engine.model.job_options import stated_chips
 from belay.engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
 from belay.engine.plan.place.causes import ParameterMissing
 from belay.engine.plan.place.families.base import enough
@@ -78,8 +78,8 @@ class RackBlocks(NamedTuple):
 
 def blocks(job: JobRequest, super_pod_nodes: int | None) -> RackBlocks | Refusal:
     """The job's blocks by ``sp-block`` and ``ra-block`` (chips), or why they are illegal, in MindCluster's words."""
-    chips = _number(job.annotations.get(SP_BLOCK), job.total)
-    part_chips = _number(job.annotations.get(RA_BLOCK), CHIPS)
+    chips = stated_chips(job.options.sp_block, job.total)
+    part_chips = stated_chips(job.options.ra_block, CHIPS)
     size, part = max(1, chips // CHIPS), -(-part_chips // CHIPS)
 
     # the first rule that refuses is the sentence that people read and search for: in the order of MindCluster's checks
@@ -92,11 +92,11 @@ def blocks(job: JobRequest, super_pod_nodes: int | None) -> RackBlocks | Refusal
     if refusal is not None:
         return refusal
 
-    memory = job.annotations.get(SCHEDULE_UB_MEMORY) == "true"
+    memory = job.options.ub_memory == "true"
     if memory and job.total > MAX_MEMORY_CHIPS:
         text = f"in ubmem scene, task require npu nums should smaller than {MAX_MEMORY_CHIPS}, but recevice"
         return _invalid(COUNT_REASON, f"{text} {job.total}")
-    return RackBlocks(size, max(1, job.pods // size), job.labels.get(SUPER_POD_AFFINITY) == "soft", part, memory)
+    return RackBlocks(size, max(1, job.pods // size), job.options.soft_affinity, part, memory)
 
 
 def _sp_block(job: JobRequest, chips: int, size: int) -> Refusal | None:
@@ -306,13 +306,6 @@ def _block(racks: Racks, cut: RackBlocks) -> Block:
         if len(taken) == cut.size:
             break
     return Block(taken[0].super_pod, tuple(node.name for node in taken))
-
-
-def _number(text: str | None, default: int) -> int:
-    if text is None or not text.strip():
-        return default
-    text = text.strip()
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
 
 
 def _invalid(reason: str, text: str, cause: ParameterMissing | None = None) -> Refusal:

@@ -6,10 +6,10 @@ MindCluster's code fixes (super pods by ``sp-block``, 300I strategies) have thei
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from belay.engine.model.labels import ACCELERATOR_TYPE, ASCEND_310, ASCEND_310P, NPU, NPU_310_STRATEGY, SP_BLOCK
+from belay.engine.model.job_options import JobOptions
+from belay.engine.model.labels import ACCELERATOR_TYPE, ASCEND_310, ASCEND_310P, NPU, NPU_310_STRATEGY, SCHEDULE_POLICY
 from belay.engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
 from belay.engine.plan.place.causes import IllegalSize, PolicyNeeded, UnknownAccelerator, UnknownLabel
 from belay.engine.plan.place.families.a3 import A3
@@ -45,27 +45,24 @@ class FamilyRule(NamedTuple):
 
 def choose(
     resource: str,
-    annotations: Mapping[str, str],
-    labels: Mapping[str, str],
+    options: JobOptions,
     accelerator_type: str,
     desired: Desired,
-    *,
-    policy_key: str,
 ) -> FamilyRule | Refusal:
     """The rule of a whole-chip job, or why there is none."""
     if resource == ASCEND_310:
-        return _of_strategy(labels.get(NPU_310_STRATEGY, "chip"))
+        return _of_strategy(options.npu_310_strategy)
     if resource == ASCEND_310P:
-        if labels.get("duo") != "true":
+        if not options.duo:
             return FamilyRule(Base(64))
-        match labels.get(NPU_310_STRATEGY, "chip"):
+        match options.npu_310_strategy:
             case "card":
                 return FamilyRule(DuoCard())
             case "chip":
                 return FamilyRule(DuoChip())
             case _:
                 return FamilyRule(Base(64))
-    policy = annotations.get(policy_key, "")
+    policy = options.schedule_policy
     product = desired.product_for_policy(policy, resource) if policy else None
     if product is not None:
         return _of_product(product, resource)
@@ -73,10 +70,10 @@ def choose(
         known = desired.policies_for(resource)
         return Refusal(
             NOT_SUPPORTED,
-            f"{NO_HANDLER}: {resource} needs annotation {policy_key} with a known policy",
-            PolicyNeeded(resource, policy_key, policy, known),
+            f"{NO_HANDLER}: {resource} needs annotation {SCHEDULE_POLICY} with a known policy",
+            PolicyNeeded(resource, SCHEDULE_POLICY, policy, known),
         )
-    if SP_BLOCK in annotations:
+    if options.sp_block is not None:
         chips = 8 if accelerator_type == SMALL_SUPER_POD else 16
         return FamilyRule(SuperPodA3(chips), "superpod", chips)
     wanted = accelerator_type or DEFAULT_ACCELERATOR

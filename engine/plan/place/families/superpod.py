@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from belay.engine.model.labels import SP_BLOCK, SUPER_POD_AFFINITY
+from belay.engine.model.job_options import stated_chips
 from belay.engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
 from belay.engine.plan.place.causes import IllegalSize
 from belay.engine.plan.place.families.a3 import A3
@@ -104,11 +104,11 @@ class Blocks(NamedTuple):
 
 def blocks(job: JobRequest, node_chips: int, super_pod_nodes: int) -> Blocks | Refusal:
     """The job's blocks by annotation ``sp-block`` (chips, default the whole job), or why they are illegal."""
-    text = job.annotations.get(SP_BLOCK, "").strip()
-    chips = job.total if not text else int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0
-    soft = job.labels.get(SUPER_POD_AFFINITY) == "soft"
+    block, soft = job.options.sp_block, job.options.soft_affinity
+    chips = stated_chips(block, job.total)
     if chips == 0:
-        return _invalid(f"sp-block is invalid: {text or chips} is not a number of chips")
+        written = block.written if block is not None else ""
+        return _invalid(f"sp-block is invalid: {written or chips} is not a number of chips")
     if job.pods <= 1 and chips < node_chips and chips != job.total:
         return _invalid(_SINGLE_BLOCK)
     if chips < node_chips:

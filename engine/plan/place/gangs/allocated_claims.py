@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from belay.engine.gangs.forming import in_rank_order
 from belay.engine.model.cluster import Pod
 from belay.engine.model.history import JobMemory
+from belay.engine.model.quantities import whole_number
 from belay.engine.plan.place import switch_config
 from belay.engine.plan.place.families.rack950 import RackBlocks
 from belay.engine.plan.place.gangs.slots import RankSlot, running_pods
@@ -92,12 +93,10 @@ def _blocks(
     memory: JobMemory | None,
 ) -> dict[str, int] | None:
     """The block of each pod: as remembered, else by its rank; None for soft blocks that are not remembered."""
-    remembered = {
-        name: int(key)
-        for key, names in (memory.super_pods if memory is not None else {}).items()
-        if key.isdecimal()
-        for name in names
-    }
+    remembered: dict[str, int] = {}
+    for key, names in (memory.super_pods if memory is not None else {}).items():
+        if (block := whole_number(key)) is not None:
+            remembered |= dict.fromkeys(names, block)
     if all(node in remembered for node in nodes.values()):
         return {key: remembered[node] for key, node in nodes.items()}
     cut = job.blocks

@@ -12,8 +12,9 @@ from functools import partial
 from belay.engine.gangs.forming import task_of
 from belay.engine.model.cluster import Pod
 from belay.engine.model.history import JobMemory
-from belay.engine.model.labels import PODGROUP_SCHED_ENABLE, SP_FIT, SUPER_POD_RANK
+from belay.engine.model.labels import SUPER_POD_RANK
 from belay.engine.model.pending_reasons import TOPOLOGY
+from belay.engine.model.quantities import whole_number
 from belay.engine.plan.place.causes import ParameterMissing
 from belay.engine.plan.place.families import rack950, superpod
 from belay.engine.plan.place.families.rack950 import RackBlocks
@@ -141,7 +142,7 @@ def _scores(
     job: SchedulerJob, waiting: Sequence[Pod], ranks: Mapping[str, int], slots: Mapping[str, RankSlot]
 ) -> dict[str, dict[str, int]]:
     """The raw score of each pod's node: 100 000 000; with batch scoring, the nodes of its task, less their rank."""
-    if job.request.labels.get(PODGROUP_SCHED_ENABLE) != "true":
+    if not job.gang.options.batch_scoring:
         return {pod.key: {slots[pod.key].node: CHOSEN_SCORE} for pod in waiting}
     rows: dict[str, dict[str, int]] = {}
     for pod in waiting:
@@ -229,7 +230,7 @@ class _SuperPodPlan:
             return services.service_blocks(self._free, ids, cut.size, domains)
         if services.is_instance(job) and not isinstance(job.family, superpod.SuperPodNode):
             liked = services.affine_nodes(state, self._waiting[0], self._free)
-            idlest = job.request.annotations.get(SP_FIT) == services.IDLEST
+            idlest = job.gang.options.sp_fit == services.IDLEST
             return services.instance_blocks(self._free, ids, cut.size, state.params.reserved_nodes, liked, idlest)
         wanted = superpod.Blocks(cut.size, len(ids), cut.soft)
         reserve = self._state.params.reserved_nodes
@@ -239,19 +240,18 @@ class _SuperPodPlan:
         """The physical super pod of every logical one that has running pods."""
         domains: dict[int, int] = {}
         for pod in self._running:
-            text = pod.annotations.get(SUPER_POD_RANK, "")
+            stated = whole_number(pod.annotations.get(SUPER_POD_RANK, ""))
             view = self._state.views.get(pod.node)
             if view is None or view.report is None or pod.key not in self._ranks:
                 continue
-            known = text.isascii() and text.isdecimal() and len(text) <= 9
-            logical = int(text) if known else self._ranks[pod.key] // cut.size
+            logical = stated if stated is not None else self._ranks[pod.key] // cut.size
             domains[logical] = view.report.super_pod_id
         return domains
 
     def _sizes(self, cut: JobBlocks, domains: Mapping[int, int]) -> dict[int, int]:
         """Nodes per logical super pod: as remembered while pods run (soft blocks may be partial), else all full."""
         kept = self._memory.super_pods if self._memory and domains else {}
-        remembered = {int(key): len(nodes) for key, nodes in kept.items() if key.isdecimal()}
+        remembered = {block: len(nodes) for key, nodes in kept.items() if (block := whole_number(key)) is not None}
         if remembered and sum(remembered.values()) == self._job.request.pods:
             return remembered
         return dict.fromkeys(range(max(1, cut.need)), cut.size)

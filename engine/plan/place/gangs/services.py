@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from belay.engine.model.cluster import Pod
-from belay.engine.model.labels import APP_LABEL, INFERENCE_SERVICE_ID, SERVICE_JOB_ID
 from belay.engine.model.pending_reasons import TOPOLOGY
 from belay.engine.plan.place.families.rack950 import RACK_NODES, CandidateNode, by_rack
 from belay.engine.plan.place.families.superpod import Block
@@ -26,23 +25,23 @@ Pools = Mapping[int, Sequence[str]]
 
 def is_service(job: SchedulerJob) -> bool:
     """Whether the job is a part of an inference service."""
-    return bool(job.request.labels.get(INFERENCE_SERVICE_ID))
+    return bool(job.gang.options.inference_service_id)
 
 
 def is_instance(job: SchedulerJob) -> bool:
     """Whether the job is a MindIE instance: labels ``app`` and ``jobID``."""
-    return APP_LABEL in job.request.labels and SERVICE_JOB_ID in job.request.labels
+    return job.gang.options.app is not None and job.gang.options.service_job_id is not None
 
 
 def service_domains(state: PlacementState, job: SchedulerJob, rack: bool) -> set[tuple[int, int]]:
     """(super pod, rack) of the nodes where other jobs of the same service run; rack is -1 unless ``rack`` is set."""
-    wanted = job.request.labels[INFERENCE_SERVICE_ID]
+    wanted = job.gang.options.inference_service_id
     domains: set[tuple[int, int]] = set()
     for view in state.views.values():
         if view.report is None or view.report.super_pod_id < 0:
             continue
         gangs = {state.scope.gang_of.get(pod.key, "") for pod in view.pods} - {"", job.gang.key}
-        if any(state.scope.gangs[key].labels.get(INFERENCE_SERVICE_ID) == wanted for key in gangs):
+        if any(state.scope.gangs[key].options.inference_service_id == wanted for key in gangs):
             domains.add((view.report.super_pod_id, view.report.rack_id if rack else -1))
     return domains
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from belay.engine.model.cluster import Pod
 from belay.engine.model.history import JobMemory
-from belay.engine.model.labels import IS_SHARED_TOR, TOR_AFFINITY
+from belay.engine.model.labels import IS_SHARED_TOR
 from belay.engine.model.pending_reasons import TOPOLOGY
 from belay.engine.model.switches import Switches
 from belay.engine.plan.place import switch_config
@@ -114,7 +114,7 @@ class _SwitchPlanner:
         self._version_2 = state.params.nslb_version == VERSION_2 and not switches.single_layer
         keys = {pod.key for pod in waiting}
         self._running = [pod for pod in job.pods if pod.key not in keys and pod.node and pod.deleting is None]
-        self._request = SwitchRequest(len(waiting), job.request.labels[TOR_AFFINITY], job.request.pods)
+        self._request = SwitchRequest(len(waiting), job.gang.options.switch_affinity, job.request.pods)
         if state.switch_occupancy is None:
             state.switch_occupancy = SwitchOccupancy(
                 state.views, switches, state.scope.gang_of, state.pod_annotations, state.changed_nodes,
@@ -161,7 +161,7 @@ class _SwitchPlanner:
                 leaves[switch].nodes[position] = name
         crossing: dict[int, set[str]] = {}
         for gang, at in self._gangs.items():
-            schema = self._state.scope.gangs[gang].labels.get(TOR_AFFINITY, "")
+            schema = self._state.scope.gangs[gang].options.switch_affinity
             for switch in at if len(at) > 1 else ():
                 crossing.setdefault(switch, set()).add(schema)
         chosen_before = self._memory is not None and self._memory.switches

@@ -12,6 +12,7 @@ from belay.engine.model.cluster import Node, Pod
 from belay.engine.model.history import JobMemory
 from belay.engine.model.labels import TOPOLOGY_TREE
 from belay.engine.model.pending_reasons import TOPOLOGY
+from belay.engine.model.quantities import whole_number
 from belay.engine.plan.place.families import multilevel
 from belay.engine.plan.place.gangs import returning
 from belay.engine.plan.place.gangs.slots import RankSlot, running_pods
@@ -69,7 +70,7 @@ def _former_tree(
     state: PlacementState, group_sizes: tuple[int, ...], pods: int, memory: JobMemory | None, nodes: Mapping[str, Node]
 ) -> tuple[str, ...] | Refusal | None:
     """The job's former nodes, the faulty ones replaced; None when it has none or must be placed again as a whole."""
-    if memory is None or len(memory.nodes) != pods or not all(rank.isdecimal() for rank in memory.nodes):
+    if memory is None or len(memory.nodes) != pods or any(whole_number(rank) is None for rank in memory.nodes):
         return None
     former = {int(rank): name for rank, name in memory.nodes.items()}
     whole = all(name in nodes for name in former.values())

@@ -17,7 +17,6 @@ from belay.engine.gangs.forming import pod_group_of
 from belay.engine.gangs.owners import generated_group, spec_of
 from belay.engine.model.cluster import Observed, Pod
 from belay.engine.model.jobs import Gang
-from belay.engine.model.labels import DISTRIBUTED_LABEL
 from belay.engine.plan.place.handler import Refusal
 from belay.engine.plan.place.job import SchedulerJob, equivalent_job
 from belay.engine.plan.place.nodes.volumes import ClusterVolumes
@@ -123,9 +122,8 @@ def _rules(scope: Scope, job: SchedulerJob) -> tuple[object, ...]:
     """What a job's rules add to the requests of its pods."""
     gang = job.gang.key
     own = (scope.penalty.get(gang) or {}, scope.refused.get(gang) or {})
-    labels = job.request.labels.get(DISTRIBUTED_LABEL, "")
     shared = (repr(job.shared), job.gang.key if isinstance(job.shared, SoftShare) else "")
-    return (_words(job.family), job.topology, job.strict, job.distributed, labels, own, shared)
+    return (_words(job.family), job.topology, job.strict, job.distributed, job.gang.options.distributed, own, shared)
 
 
 @lru_cache(maxsize=256)

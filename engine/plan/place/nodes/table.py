@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
 from belay.engine.model.cluster import Pod
-from belay.engine.model.labels import DISTRIBUTED_LABEL, INFER_CARD_TYPE, SOFT_SHARING_ENABLED
+from belay.engine.model.labels import INFER_CARD_TYPE, SOFT_SHARING_ENABLED
 from belay.engine.model.pending_reasons import NODE_UNSTABLE, SHORTAGE
 from belay.engine.plan.node_view import NodeView
 from belay.engine.plan.place.families.base import NODE_INVALID, Base
@@ -66,7 +66,7 @@ class NodeTable:
         self.revision = 0
         self._job, self._sample, self._views, self._trees = job, sample, views, trees
         self._penalty, self._refused = penalty, refused
-        self._request = PodRequest(sample.count, job.distributed, job.request.labels.get(DISTRIBUTED_LABEL) == "true")
+        self._request = PodRequest(sample.count, job.distributed, job.gang.options.distributed)
         self._strict = job.strict
         self._seen = 0
         self._known_scores: dict[_ChipsKey, ScoreOrRefusal] = {}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from belay.engine.model.cluster import Pod, ids_of, mask_of
 from belay.engine.model.cores import ChipUse
 from belay.engine.model.labels import ASCEND_REAL, NPU_CORE, SERVER_TYPE
+from belay.engine.model.quantities import whole_number
 from belay.engine.model.vnpu import ChipCapacity, TemplateSize
 from belay.engine.plan.node_view import NodeView
 from belay.engine.plan.place.causes import CannotBeCut, CoresDisagree
@@ -200,7 +201,7 @@ def _core_node(desired: Desired, view: NodeView) -> CoreNode | Refusal:
 def _labelled_cores(server_type: str) -> int | None:
     """AI cores per chip by a label such as ``Ascend310P-8``; None when it states none."""
     pieces = server_type.split("-")
-    return int(pieces[1]) if len(pieces) > 1 and pieces[1].isascii() and pieces[1].isdecimal() else None
+    return whole_number(pieces[1]) if len(pieces) > 1 else None
 
 
 def _listed(view: NodeView) -> int:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from belay.engine.model.labels import CHIP_MEMORY, SOFT_SHARING_ENABLED
 from belay.engine.model.pending_reasons import FRAGMENTED, NO_CHIP_MEMORY, SHARES_OFF, SHORTAGE
+from belay.engine.model.quantities import whole_number
 from belay.engine.plan.node_view import NodeView
 from belay.engine.plan.place.handler import Refusal, ScoreOrRefusal
 from belay.engine.plan.place.job import SchedulerJob
@@ -94,8 +95,8 @@ class SoftTable(NodeTable):
 
 def chip_memory(view: NodeView) -> int | None:
     """MiB of memory of one of the node's chips, by its label; None when the label is missing or unreadable."""
-    text = view.node.labels.get(CHIP_MEMORY, "").replace("G", "")
-    return int(text) * MIB if text.isascii() and text.isdecimal() and len(text) <= 6 else None
+    number = whole_number(view.node.labels.get(CHIP_MEMORY, "").replace("G", ""), digits=6)
+    return number * MIB if number is not None else None
 
 
 def usage(shares: Sequence[Share]) -> Used:
