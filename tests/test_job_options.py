@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from belay.engine.model import job_options, labels
+from belay.engine.model import job_options, labels, pod_options
 from belay.engine.model.job_options import BlockSize, read_options, stated_chips
 from belay.engine.model.quantities import signed_number, whole_number
 from belay.engine.wire.ranktable import build
@@ -180,6 +180,14 @@ OF_OTHERS = {
 }
 
 
+#: What takes such a key of a pod as text, or asks whether it is there.
+AS_TEXT = {
+    "engine/plan/jobs/ascendjob.py": "pods of a replica type, by the label as the operator writes it",
+    "engine/plan/jobs/rank_tables.py": "what goes into a table as it is written",
+    "engine/plan/restart_scope.py": "pods with the same name of a super pod",
+}
+
+
 def _looked_up(tree: ast.Module) -> Iterator[str]:
     """Names of the constants that a module looks up, in whatever mapping."""
     for node in ast.walk(tree):
@@ -195,3 +203,9 @@ def test_an_option_of_a_job_is_read_in_one_place() -> None:
     assert sorted(found) == sorted(OF_OTHERS), (
         "ask the options of the gang, job or spec (belay.engine.model.job_options)"
     )
+
+
+def test_a_pods_own_word_is_read_in_one_place() -> None:
+    options = {name for name in vars(pod_options) if name.isupper() and name in vars(labels)}
+    found = {name for name, tree in _modules("plan") if options.intersection(_looked_up(tree))}
+    assert sorted(found) == sorted(AS_TEXT), "ask belay.engine.model.pod_options"

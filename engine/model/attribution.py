@@ -12,7 +12,6 @@ from typing import Final, assert_never
 import msgspec
 
 from belay.engine.model.cluster import ChipFault, DeviceReport, Node, NodeReport, Observed, Pod
-from belay.engine.model.labels import FAULT_TYPE
 from belay.engine.model.levels import (
     FREE_RESTART,
     SEPARATE,
@@ -20,6 +19,7 @@ from belay.engine.model.levels import (
     FaultLevel,
     SwitchLevel,
 )
+from belay.engine.model.pod_options import fault_type
 
 
 def _concerns_jobs(level: FaultLevel) -> bool:
@@ -91,7 +91,7 @@ def fault_ranks(
 
 def health(places: Sequence[PodPlacement], ranks: Sequence[FaultRank]) -> str:
     """A job's health: UnHealthy, SubHealthy or Healthy; labels from relation faults count, too."""
-    labels = {place.pod.labels.get(FAULT_TYPE, "") for place in places}
+    labels = {fault_type(place.pod) for place in places}
     levels = {record.level for record in ranks} - HARMLESS
     if levels - {SUB_HEALTH} or "Separate" in labels:
         return UNHEALTHY

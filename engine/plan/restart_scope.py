@@ -15,12 +15,9 @@ from belay.engine.model.history import JobMemory
 from belay.engine.model.job_options import stated_chips
 from belay.engine.model.jobs import INDEPENDENT_KINDS, Gang
 from belay.engine.model.labels import (
-    KUBEFLOW_REPLICA_TYPE,
-    NEED_VOLCANO,
-    REPLICA_TYPE,
     SUPER_POD_RANK,
 )
-from belay.engine.model.quantities import whole_number
+from belay.engine.model.pod_options import has_handed_over, is_worker, super_pod_rank
 from belay.engine.model.wording import counted
 from belay.engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS, SERVING
 from belay.engine.plan.scope import Scope
@@ -115,7 +112,7 @@ def choose(scope: Scope, gang: Gang, pods: list[Pod], hit: set[str], *, now: flo
     whole_job = Victims(
         frozenset(p.key for p in pods), True, f"the whole job {gang.key} ({counted(len(pods), 'pod')}) is rescheduled"
     )
-    switching = {p.key for p in pods if p.key in hit and p.annotations.get(NEED_VOLCANO) == "delete"}
+    switching = {p.key for p in pods if p.key in hit and has_handed_over(p)}
     if switching and switching == hit:
         return Victims(frozenset(hit), False, "its backup pod has taken over")
     if not pod_level(gang):
@@ -192,7 +189,7 @@ def _pods_of_blocks(pods: list[Pod], wanted: set[str], stage: str, size: int) ->
     number: dict[str, int] = {}
     for position, pod in enumerate(ordered):
         rank = declared_rank(pod)
-        stated = whole_number(pod.annotations.get(SUPER_POD_RANK, "")) if stage == SUPER_POD else None
+        stated = super_pod_rank(pod) if stage == SUPER_POD else None
         number[pod.key] = stated if stated is not None else (position if rank is None else rank) // size
     blocks = {number[key] for key in wanted if key in number}
     return {block: {key for key, own in number.items() if own == block} for block in sorted(blocks)}
@@ -210,5 +207,4 @@ def _never_widens(gang: Gang) -> bool:
 
 def is_master(pod: Pod) -> bool:
     """Whether the pod is rank 0 and not a worker replica."""
-    kind = pod.labels.get(KUBEFLOW_REPLICA_TYPE) or pod.labels.get(REPLICA_TYPE, "")
-    return declared_rank(pod) == 0 and kind.lower() != "worker"
+    return declared_rank(pod) == 0 and not is_worker(pod)

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from belay.engine.model.labels import ASCEND_REAL, SHARE_CORES, SHARE_ID, SHARE_MEMORY, SHARE_POLICY
+from belay.engine.model.cluster import Pod
+from belay.engine.model.labels import ASCEND_REAL, NPU_CORE, SHARE_CORES, SHARE_ID, SHARE_MEMORY, SHARE_POLICY
 from belay.engine.model.quantities import whole_number
 
 #: Numbers that the runtime's own configuration uses for the policies of soft sharing.
@@ -86,6 +87,11 @@ def parse_share(annotations: Mapping[str, str], resource: str) -> Share | None:
     return _share(
         device, annotations[SHARE_CORES], annotations.get(SHARE_MEMORY, ""), annotations.get(SHARE_POLICY, "")
     )
+
+
+def held_cores(pod: Pod) -> Cores | None:
+    """The vNPU or chips that the scheduler has given to a pod of AI cores; None for other pods."""
+    return parse_cores(pod.annotations.get(NPU_CORE, ""))
 
 
 @lru_cache(maxsize=65536)

@@ -33,6 +33,7 @@ from belay.engine.model.history import (
 from belay.engine.model.jobs import Gang
 from belay.engine.model.labels import FAULT_TYPE
 from belay.engine.model.levels import MANUALLY_SEPARATE, NORMAL, NOT_HANDLE, SUB_HEALTH
+from belay.engine.model.pod_options import fault_type
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.rules import RuleKind
 from belay.engine.plan import restart_scope, roles
@@ -190,7 +191,7 @@ def _label_pods(scope: Scope, gang: Gang, pods: list[Pod], related: tuple[Relati
     codes = tuple(sorted({code_key(row.code) for row in related if row.executed}))
     for pod in pods:
         wanted = scope.blamed.get(pod.key)
-        if wanted is None or pod.labels.get(FAULT_TYPE) in (wanted, relations.SEPARATE):
+        if wanted is None or fault_type(pod) in (wanted, relations.SEPARATE):
             continue
         scope.actions.append(
             PatchObject(

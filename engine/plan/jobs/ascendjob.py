@@ -18,7 +18,6 @@ from belay.engine.model.cluster import Pod
 from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.history import JobMemory
 from belay.engine.model.labels import (
-    BACKUP_SOURCE_POD,
     GROUP_NAME,
     JOB_NAME_LABEL,
     KUBEFLOW_JOB_NAME,
@@ -26,13 +25,13 @@ from belay.engine.model.labels import (
     KUBEFLOW_OPERATOR_NAME,
     KUBEFLOW_REPLICA_INDEX,
     KUBEFLOW_REPLICA_TYPE,
-    POD_TYPE,
     RANK_INDEX,
     REPLICA_INDEX,
     REPLICA_TYPE,
     VOLCANO_TASK_SPEC,
 )
 from belay.engine.model.plan_cache import CacheKey, Memo
+from belay.engine.model.pod_options import backup_source_name, is_backup
 from belay.engine.model.quantities import whole_number
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.unstructured import nested_list, nested_map
@@ -184,7 +183,7 @@ def _effective_pods(pods: dict[str, Pod]) -> dict[str, Pod]:
     """The pods by the names they stand for: a backup takes over the name of its source once that is gone."""
     found = {}
     for name, one in pods.items():
-        source = one.annotations.get(BACKUP_SOURCE_POD, "")
+        source = backup_source_name(one)
         took_over = _is_backup(one, name) and bool(source) and source not in pods and one.phase != "Failed"
         found[source if took_over else name] = one
     return found
@@ -192,7 +191,7 @@ def _effective_pods(pods: dict[str, Pod]) -> dict[str, Pod]:
 
 def _is_backup(one: Pod, stands_for: str) -> bool:
     """Whether a pod is a backup whose source still exists."""
-    return one.annotations.get(POD_TYPE) == "backup" and one.name == stands_for
+    return is_backup(one) and one.name == stands_for
 
 
 def backoff_limit(spec: AscendSpec) -> int:

@@ -13,6 +13,7 @@ from belay.engine.gangs.job_status import finished
 from belay.engine.model.cluster import Pod
 from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.labels import BACKUP_NEW_POD, BACKUP_SOURCE_POD, IN_HOT_SWITCH_FLOW, NEED_OPERATOR, POD_TYPE
+from belay.engine.model.pod_options import operator_request
 from belay.engine.model.reasons import ActionReason
 from belay.engine.plan.jobs import ascendjob
 from belay.engine.plan.jobs.lifecycle import ExpansionContext, JobObject
@@ -23,7 +24,7 @@ def expand(context: ExpansionContext, job: JobObject) -> None:
     if finished(job.conditions):
         return
     for pod in context.pods_of(job):
-        asked = pod.annotations.get(NEED_OPERATOR)
+        asked = operator_request(pod)
         if asked == "create":
             _create_backup(context, job, pod)
         elif asked == "delete":

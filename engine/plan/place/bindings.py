@@ -26,7 +26,7 @@ from belay.engine.model.labels import (
     SUPER_POD_RANK,
 )
 from belay.engine.model.plan_cache import CacheKey, Memo, PlanCache
-from belay.engine.model.quantities import whole_number
+from belay.engine.model.pod_options import super_pod_rank
 from belay.engine.model.reasons import ActionReason
 from belay.engine.plan.node_view import NodeView
 from belay.engine.plan.place import part_bindings, switch_config
@@ -199,7 +199,7 @@ class Bindings:
         blocks: dict[int, dict[int, str]] = {}
         new = {item.pod.key: (item.logical, item.node) for item in placed if item.logical >= 0}
         for pod in self.job.pods:
-            number = whole_number(pod.annotations.get(SUPER_POD_RANK, ""))
+            number = super_pod_rank(pod)
             known = (number, pod.node) if number is not None and pod.node else None
             found = new.get(pod.key, known)
             if found is not None and pod.key in self.ranks:

@@ -24,11 +24,11 @@ from belay.engine.model.labels import (
     HUAWEI_PREFIX,
     NPU,
     NPU_CORE,
-    POD_TYPE,
     TOR_AFFINITY,
 )
 from belay.engine.model.pending_reasons import INVALID_REQUEST, NOT_SUPPORTED
 from belay.engine.model.plan_cache import PlanCache
+from belay.engine.model.pod_options import is_backup
 from belay.engine.model.quantities import whole_number
 from belay.engine.model.unstructured import nested_map
 from belay.engine.plan.place import legal_blocks, part_requests, switch_config
@@ -249,7 +249,7 @@ def _request(gang: Gang, pods: tuple[Pod, ...], npu_pods: tuple[Pod, ...], least
         name = task_of(pod) or pod.name
         rows.setdefault((name if task_of(pod) else "", pod.count), TaskRequest(name, pod.count))
     # while pods are replaced, old and new ones together exceed what the job runs; backups do, too
-    npu_pods = tuple(pod for pod in npu_pods if pod.annotations.get(POD_TYPE) != "backup") or npu_pods
+    npu_pods = tuple(pod for pod in npu_pods if not is_backup(pod)) or npu_pods
     staying = tuple(pod for pod in npu_pods if pod.deleting is None)
     if gang.kind in ("Pod", "PodGroup"):
         count = max(len(staying), min(len(npu_pods), gang.min_available))

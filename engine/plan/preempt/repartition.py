@@ -34,7 +34,7 @@ from belay.engine.plan.preempt.search import Exhausted
 from belay.engine.plan.scope import Scope
 from belay.engine.plan.vnpu import layout
 from belay.engine.plan.vnpu.templates import chip_totals, layouts_of, templates_of
-from belay.engine.wire.parts import parse_cores
+from belay.engine.wire.parts import held_cores
 
 if TYPE_CHECKING:
     from belay.engine.documents import VNPUTemplates
@@ -303,14 +303,14 @@ class Repartition:
     def _on_chips(self, view: NodeView, gone: set[str]) -> dict[int, list[Pod]]:
         chips: dict[int, list[Pod]] = {}
         for pod in sorted(view.pods, key=lambda pod: pod.key):
-            held = parse_cores(pod.annotations.get(NPU_CORE, "")) if pod.node and pod.key not in gone else None
+            held = held_cores(pod) if pod.node and pod.key not in gone else None
             for chip in held.chips if held is not None else ():
                 chips.setdefault(chip, []).append(pod)
         return chips
 
     def _movable(self, gang: Gang, pod: Pod) -> bool:
         """Whether a pod runs and may be moved for the gang."""
-        held = parse_cores(pod.annotations.get(NPU_CORE, ""))
+        held = held_cores(pod)
         settled = bool(held and held.template and pod.annotations.get(ASCEND_REAL)) and pod.deleting is None
         if not settled or pod.key in self._scope.evicting or self._state.parts.assigned(pod.key) is not None:
             return False
@@ -363,7 +363,7 @@ def _cores(pods: Sequence[Pod]) -> int:
 
 
 def _chip(pod: Pod) -> int:
-    held = parse_cores(pod.annotations.get(NPU_CORE, ""))
+    held = held_cores(pod)
     return held.chips[0] if held is not None else 0
 
 

@@ -30,6 +30,7 @@ from belay.engine.model.history import JobMemory
 from belay.engine.model.jobs import INDEPENDENT_KINDS, Gang
 from belay.engine.model.labels import POD_STATUS_LABEL
 from belay.engine.model.plan import Deferred
+from belay.engine.model.pod_options import external_status
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.rules import RuleKind
 from belay.engine.model.times import rfc3339
@@ -270,7 +271,7 @@ def _overdue(scope: Scope, pod: Pod, memory: JobMemory, grace_over_time: float) 
 def _annotate_for_controller(scope: Scope, gang: Gang, pod: Pod, hit: PodFault) -> None:
     """Annotate the pod for the external controller that deletes it."""
     value = f"Unhealthy-{hit.kind}"
-    if pod.annotations.get(POD_STATUS_LABEL) == value:
+    if external_status(pod) == value:
         return
     scope.actions.append(
         PatchObject(

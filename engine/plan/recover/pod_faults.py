@@ -10,8 +10,8 @@ from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.disruption import awaits_its_deletion
 from belay.engine.model.faults import HEARTBEAT
 from belay.engine.model.jobs import Gang
-from belay.engine.model.labels import FAULT_TYPE, NEED_VOLCANO
 from belay.engine.model.levels import FaultAction, NodeLevel, SwitchLevel
+from belay.engine.model.pod_options import fault_type, has_handed_over
 from belay.engine.plan import causes, restart_scope, roles
 from belay.engine.plan.health import node_faults
 from belay.engine.plan.node_view import MAINTENANCE, NodeView
@@ -65,7 +65,7 @@ def _fault_of(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: b
         return _shutdown(scope, gang, pod)
     if restart_scope.failed(pod) and restart_scope.retries_left(scope, gang) > 0 and _counts_as_retry(scope, gang, pod):
         return PodFault(FAILED, (), f"pod {pod.key} failed", causes.of_pod(pod.key, "Failed"))
-    label = relations.worse(pod.labels.get(FAULT_TYPE, ""), scope.blamed.get(pod.key, ""))
+    label = relations.worse(fault_type(pod), scope.blamed.get(pod.key, ""))
     if label == "Separate":
         return _relation_fault(scope, gang, pod, RELATION) or PodFault(
             RELATION, (), f"pod {pod.key} carries fault-type=Separate", causes.of_mark(pod.key, "fault-type=Separate")
@@ -156,7 +156,7 @@ def _relation_fault(scope: Scope, gang: Gang, pod: Pod, kind: str) -> PodFault |
 def _strategy_applies(gang: Gang, pod: Pod) -> bool:
     strategy = restart_scope.strategy(gang)
     if strategy == "hotSwitch":
-        return pod.annotations.get(NEED_VOLCANO) == "delete"
+        return has_handed_over(pod)
     return strategy != "ignore"
 
 

@@ -13,7 +13,8 @@ import msgspec
 
 from belay.engine.model.actions import EvictPod, Evidence, Owner, Preconditions
 from belay.engine.model.cluster import Pod
-from belay.engine.model.labels import FAULT_RETRY_TIMES, FAULT_SCHEDULING, POD_STATUS_LABEL
+from belay.engine.model.labels import FAULT_RETRY_TIMES, FAULT_SCHEDULING
+from belay.engine.model.pod_options import external_status
 from belay.engine.model.quantities import whole_number
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.rules import RuleKind
@@ -42,7 +43,7 @@ def restart_hit(serving: ServingContext, role: ServingRole) -> None:
         sick = _unhealthy(serving, role, one)
         if sick is not None:
             mode = sick.labels[FAULT_SCHEDULING]
-            text = f"{role.job.key}: instance {one.key.name} starts again, {sick.key} is {_status(sick)}"
+            text = f"{role.job.key}: instance {one.key.name} starts again, {sick.key} is {external_status(sick)}"
             _restart(serving, role, one, ActionReason.INSTANCE_UNHEALTHY, text, force=mode == names.EXTERNAL_FORCE)
         elif role.gang and (lost := _lost(serving, one)):
             text = f"{role.job.key}: instance {one.key.name} starts again as a whole, {lost}"
@@ -100,7 +101,7 @@ def release_pods(serving: ServingContext) -> None:
                     text = f"its grace time is over for {over:.0f} s"
                     _force(serving, pod, ActionReason.GRACE_TIME_EXCEEDED, text, RULE)
                 elif _forced(pod):
-                    _force(serving, pod, ActionReason.INSTANCE_UNHEALTHY, f"it is {_status(pod)}", RULE)
+                    _force(serving, pod, ActionReason.INSTANCE_UNHEALTHY, f"it is {external_status(pod)}", RULE)
 
 
 def _is_lost(scope: Scope, view: NodeView, outages: Mapping[str, int]) -> bool:
@@ -133,9 +134,9 @@ def _unhealthy(serving: ServingContext, role: ServingRole, one: ServingInstance)
     for pod in one.pods:
         if pod.deleting is not None or pod.labels.get(FAULT_SCHEDULING) not in names.EXTERNAL:
             continue
-        if not _status(pod).startswith(_UNHEALTHY):
+        if not external_status(pod).startswith(_UNHEALTHY):
             continue
-        if _status(pod).endswith(_FAILED):
+        if external_status(pod).endswith(_FAILED):
             allowed = whole_number(pod.labels.get(FAULT_RETRY_TIMES, ""))
             if allowed is None:
                 continue
@@ -182,11 +183,7 @@ def _needs_room(role: ServingRole) -> bool:
 
 
 def _forced(pod: Pod) -> bool:
-    return pod.labels.get(FAULT_SCHEDULING) == names.EXTERNAL_FORCE and _status(pod).startswith(_UNHEALTHY)
-
-
-def _status(pod: Pod) -> str:
-    return pod.annotations.get(POD_STATUS_LABEL, "")
+    return pod.labels.get(FAULT_SCHEDULING) == names.EXTERNAL_FORCE and external_status(pod).startswith(_UNHEALTHY)
 
 
 def _force(serving: ServingContext, pod: Pod, reason: str, why: str, rule: str) -> None:

@@ -18,10 +18,10 @@ from belay.engine.model.labels import (
     INFERENCE_MANAGED,
     INSTANCE_TEMPLATE,
     SNAPSHOT_ACTIVE,
-    SNAPSHOT_FINISHED,
     SNAPSHOT_MODE,
     SNAPSHOT_TEMPLATE,
 )
+from belay.engine.model.pod_options import snapshot_result
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.unstructured import nested_map, string_map
 from belay.engine.plan.jobs.inference.serving import ServingContext, ServingInstance, ServingRole, size
@@ -107,14 +107,14 @@ def keep(serving: ServingContext, role: ServingRole) -> None:
 def _watch_first(serving: ServingContext, role: ServingRole, first: ServingInstance) -> bool:
     """Let the first instance save; says whether it has saved. One that cannot save serves without a snapshot."""
     pods, wanted = [pod for pod in first.pods if pod.deleting is None], size(nested_map(first.live or {}, "spec"))
-    done = len(pods) >= wanted > 0 and all(pod.annotations.get(SNAPSHOT_FINISHED) == "true" for pod in pods)
+    done = len(pods) >= wanted > 0 and all(map(snapshot_result, pods))
     if done:
         for pod in pods:
             _mark(serving, role, pod, SAVE, serves=True)
         _record(serving, role)
         return True
     late = [pod for pod in pods if pod.started is not None and serving.context.scope.now - pod.started > TIMEOUT]
-    failed = [pod for pod in pods if pod.annotations.get(SNAPSHOT_FINISHED) == "false"]
+    failed = [pod for pod in pods if snapshot_result(pod) is False]
     if late or failed:
         why = f"pod {failed[0].name} could not save" if failed else f"it has not saved within {TIMEOUT / 60:.0f} min"
         text = f"instance {first.key.name} serves without a snapshot: {why}; see the node agent's log"

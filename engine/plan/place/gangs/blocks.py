@@ -12,8 +12,8 @@ from functools import partial
 from belay.engine.gangs.forming import task_of
 from belay.engine.model.cluster import Pod
 from belay.engine.model.history import JobMemory
-from belay.engine.model.labels import SUPER_POD_RANK
 from belay.engine.model.pending_reasons import TOPOLOGY
+from belay.engine.model.pod_options import super_pod_rank
 from belay.engine.model.quantities import whole_number
 from belay.engine.plan.place.causes import ParameterMissing
 from belay.engine.plan.place.families import rack950, superpod
@@ -240,7 +240,7 @@ class _SuperPodPlan:
         """The physical super pod of every logical one that has running pods."""
         domains: dict[int, int] = {}
         for pod in self._running:
-            stated = whole_number(pod.annotations.get(SUPER_POD_RANK, ""))
+            stated = super_pod_rank(pod)
             view = self._state.views.get(pod.node)
             if view is None or view.report is None or pod.key not in self._ranks:
                 continue

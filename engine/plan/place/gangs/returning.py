@@ -15,7 +15,7 @@ import msgspec
 from belay.engine.gangs.forming import declared_rank
 from belay.engine.model.cluster import Node, Pod
 from belay.engine.model.history import JobMemory
-from belay.engine.model.labels import BACKUP_SOURCE_POD, POD_TYPE
+from belay.engine.model.pod_options import backup_source_name, is_backup
 from belay.engine.plan.place.families import multilevel
 from belay.engine.plan.place.families.multilevel import Level
 from belay.engine.plan.place.handler import Refusal
@@ -68,7 +68,7 @@ def record_absence(scope: Scope, key: str) -> None:
 
 def backup_source(pod: Pod) -> str:
     """The key of the pod that this backup stands by for; empty when it is no backup."""
-    source = pod.annotations.get(BACKUP_SOURCE_POD, "") if pod.annotations.get(POD_TYPE) == "backup" else ""
+    source = backup_source_name(pod) if is_backup(pod) else ""
     return f"{pod.namespace}/{source}" if source else ""
 
 

@@ -18,7 +18,7 @@ from belay.engine.plan.place.causes import CannotBeCut, CoresDisagree
 from belay.engine.plan.place.handler import Refusal
 from belay.engine.plan.place.part_requests import kind_of
 from belay.engine.plan.vnpu.templates import chip_totals, cut_by_layout, cut_on_demand, templates_of
-from belay.engine.wire.parts import Share, parse_cores, parse_share, vgroup
+from belay.engine.wire.parts import Share, held_cores, parse_share, vgroup
 
 if TYPE_CHECKING:
     from belay.engine.documents import Desired, VNPUTemplates
@@ -147,7 +147,7 @@ class ChipParts:
                         ChipUse(node.size(assigned[2]), coming=not self._assume_made)
                     )
                 continue
-            held = parse_cores(pod.annotations.get(NPU_CORE, "")) if NPU_CORE in pod.annotations else None
+            held = held_cores(pod)
             if held is None:
                 continue
             real = pod.annotations.get(ASCEND_REAL, "")
