@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from click.shell_completion import ShellComplete
@@ -17,11 +18,14 @@ from belay import engine
 from belay.engine.cli import main
 from belay.engine.cli.codes import KINDS, KindOrCode
 from belay.engine.errors import BelayError
+from belay.engine.model.actions import AnyAction
 from belay.engine.model.codes import GROUPS, PAGE, canonical, codes, explained
 from belay.engine.model.codes.actions import ACTIONS, EVENTS
 from belay.engine.model.codes.conditions import CONDITIONS
 from belay.engine.model.codes.failures import FAILURES, SOURCE
 from belay.engine.model.codes.findings import FINDINGS, FindingCode
+from belay.engine.model.codes.levels import KINDS_OF_ACTION, LEVELS
+from belay.engine.model.levels import FaultLevel, NodeLevel, SwitchLevel, SwitchTableLevel
 from belay.engine.model.reasons import ActionReason
 
 ROOT = Path(engine.__file__).resolve().parents[1]
@@ -111,6 +115,11 @@ def test_every_finding_action_condition_and_event_has_a_row() -> None:
         if len(call.args) > 2 and isinstance(call.args[2], ast.Constant)
     }
     assert given <= set(CONDITIONS)
+
+
+def test_every_level_and_every_kind_of_action_has_a_row() -> None:
+    assert set(LEVELS) == {*FaultLevel, *NodeLevel, *SwitchLevel, *SwitchTableLevel}
+    assert set(KINDS_OF_ACTION) == {one.__struct_config__.tag for one in get_args(AnyAction)}
 
 
 def test_every_finding_of_validate_has_a_code() -> None:

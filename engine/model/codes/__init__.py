@@ -13,6 +13,7 @@ from belay.engine.model.codes.actions import ACTIONS, EVENTS
 from belay.engine.model.codes.conditions import CONDITIONS
 from belay.engine.model.codes.failures import FAILURES, SOURCE
 from belay.engine.model.codes.findings import FINDINGS
+from belay.engine.model.codes.levels import KINDS_OF_ACTION, LEVELS
 from belay.engine.model.codes.rows import CodeGroup, ExplainedCode
 from belay.engine.model.pending_reasons import INSUFFICIENT, REASONS
 
@@ -35,7 +36,9 @@ GROUPS: Final = (
     CodeGroup("The repository", "as the reason of a condition of the source, and of a file that is left out", SOURCE),
     CodeGroup("Conditions", "as the reason of a condition", CONDITIONS),
     CodeGroup("Why a job waits", "as the reason of a waiting job", _pending()),
-    CodeGroup("Actions", "as the reason of an action of a plan and of its Event", ACTIONS),
+    CodeGroup("Levels of faults", "as the level of a chip, a node or a switch", LEVELS),
+    CodeGroup("Kinds of actions", "as an action of a plan", KINDS_OF_ACTION),
+    CodeGroup("Reasons of actions", "as the reason of an action of a plan and of its Event", ACTIONS),
     CodeGroup("Events", "as the reason of an Event", EVENTS),
 )
 
