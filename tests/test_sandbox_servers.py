@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,8 +11,10 @@ from click.testing import CliRunner
 
 from belay.engine.cli.sandbox import up
 from belay.engine.errors import BelayError, InputError
+from belay.engine.sandbox import git_repository
 from belay.engine.sandbox import up as sandbox_up
 from belay.engine.sandbox.folder import DataFolder, running_folder
+from belay.engine.sandbox.git_repository import clone_command
 from belay.engine.sandbox.host import fleet_nodes
 from belay.engine.sandbox.settings import SandboxSettings
 from belay.engine.sandbox.shapes import shipped_shapes
@@ -96,3 +99,25 @@ def test_the_environment_is_that_of_a_sandbox_that_runs(tmp_path: Path) -> None:
         folder.close()
     with pytest.raises(InputError, match="no sandbox runs"):
         running_folder(str(folder.root))
+
+
+def test_the_third_line_works_beside_an_earlier_clone(tmp_path: Path) -> None:
+    """A clone of a sandbox that has ended would take commits and lead their pushes nowhere."""
+    repositories = [tmp_path / "first sandbox" / "state.git", tmp_path / "second" / "state.git"]
+    for repository in repositories:
+        repository.parent.mkdir()
+        git_repository.git("init", "--quiet", "--bare", "--initial-branch=main", str(repository))
+
+    def typed(repository: Path) -> str:
+        subprocess.run(["bash", "-ec", clone_command(repository, tmp_path)], cwd=tmp_path, check=True)
+        return git_repository.git("-C", "state", "remote", "get-url", "origin", cwd=tmp_path)
+
+    first, second = repositories
+    assert typed(first) == str(first)
+    assert typed(second) == str(second)
+    (tmp_path / "state" / "mine").write_text("kept")
+    assert typed(first) == str(first)
+    assert (tmp_path / "state.2" / "mine").read_text() == "kept"
+    assert clone_command(first, tmp_path) == "git -C state pull", "its own clone is only brought up to date"
+    (tmp_path / "state" / ".git" / "config").unlink()
+    assert clone_command(first, tmp_path).startswith("mv state state.3 && git clone ")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -16,6 +18,8 @@ from belay.engine.errors import BelayError, InputError
 from belay.engine.source import Limits
 
 BRANCH: Final = "main"
+CLONE: Final = "state"
+"""The folder of a person's clone, in the README and the guides."""
 _SECONDS: Final = 60
 
 
@@ -46,6 +50,28 @@ def git(*arguments: str, cwd: Path | None = None) -> str:
     if done.returncode:
         raise BelayError(f"git {arguments[0]} failed: {done.stderr.strip()[-300:]}")
     return done.stdout.strip()
+
+
+def clone_command(repository: Path, here: Path) -> str:
+    """What a person types to have the repository as `state` in the folder ``here``.
+
+    A clone of an earlier sandbox may lie there: it is put aside, as pushes from it would go nowhere. One of this
+    sandbox is brought up to date.
+    """
+    clone = f"git clone {shlex.quote(str(repository))} {CLONE}"
+    place = here / CLONE
+    if not place.exists():
+        return clone
+
+    try:
+        followed = git("config", "--file", str(place / ".git" / "config"), "remote.origin.url")
+    except BelayError:
+        followed = ""
+    if followed == str(repository):
+        return f"git -C {CLONE} pull"
+
+    aside = next(name for number in itertools.count(1) if not (here / (name := f"{CLONE}.{number}")).exists())
+    return f"mv {CLONE} {aside} && {clone}"
 
 
 def sample() -> Path:

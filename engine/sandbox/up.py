@@ -385,11 +385,12 @@ def _end_at_once(sandbox: Sandbox) -> NoReturn:
 
 
 def _print_summary(sandbox: Sandbox, say: Print) -> None:
+    clone = git_repository.clone_command(sandbox.folder.repository, Path.cwd())
     lines = [
         "",
         "In another terminal:",
         *(f"  {line}" for line in exports(sandbox.kubeconfig)),
-        f"  git clone {shlex.quote(str(sandbox.folder.repository))} state    # edit state/desired/, commit, push",
+        f"  {clone}    # edit {git_repository.CLONE}/desired/, commit, push",
         "",
     ]
     if sandbox.server_url:
