@@ -385,7 +385,7 @@ def test_a_person_that_git_does_not_know_hears_it_before_the_plan(
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     git(clone, "config", "--unset", "user.name")
     git(clone, "config", "--unset", "user.email")
-    git(clone, "config", "user.useConfigOnly", "true")  # a machine with a full name would do otherwise
+    git(clone, "config", "user.useConfigOnly", "true")  # Git would make an author from a machine's full name
     done = run(clone, "scale", "pretrain", "3")
     assert done.exit_code == 2 and "git config --global user.email" in done.output, done.output
     assert "[NoAuthor]" in done.output and "+++" not in done.output
