@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from belay.engine.model import job_options, labels, pod_options
+from belay.engine.model import job_options, labels, node_options, pod_options
 from belay.engine.model.job_options import BlockSize, read_options, stated_chips
 from belay.engine.model.quantities import signed_number, whole_number
 from belay.engine.wire.ranktable import build
@@ -209,3 +209,9 @@ def test_a_pods_own_word_is_read_in_one_place() -> None:
     options = {name for name in vars(pod_options) if name.isupper() and name in vars(labels)}
     found = {name for name, tree in _modules("plan") if options.intersection(_looked_up(tree))}
     assert sorted(found) == sorted(AS_TEXT), "ask belay.engine.model.pod_options"
+
+
+def test_what_a_node_says_is_read_in_one_place() -> None:
+    options = {name for name in vars(node_options) if name.isupper() and name in vars(labels)}
+    found = [name for name, tree in _modules("plan") if options.intersection(_looked_up(tree))]
+    assert found == [], "ask belay.engine.model.node_options"

@@ -35,7 +35,7 @@ from belay.engine.model.causes import Cause, CauseKind, joined
 from belay.engine.model.diagnostics import Origin
 from belay.engine.model.history import Hold, NodeMemory
 from belay.engine.model.jobs import Gang
-from belay.engine.model.labels import CORDONED_ANNOTATION
+from belay.engine.model.node_options import cordon_rule
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.rules import DOCUMENTS, RuleKind, document_and_part, rule_kind
 from belay.engine.model.times import rfc3339
@@ -245,7 +245,7 @@ def _isolated_by(scope: Scope, action: ReleaseChip | ReleaseNode) -> tuple[str, 
     """The Isolations that held what is released, as the last pass remembers its chips, and the cordon its node."""
     if isinstance(action, ReleaseNode):
         node = scope.observed.nodes.get(action.node)
-        rule = node.annotations.get(CORDONED_ANNOTATION, "") if node is not None else ""
+        rule = (cordon_rule(node) if node is not None else None) or ""
         return (rule,) if rule_kind(rule) is RuleKind.ISOLATION else ()
     before = scope.observed.history.nodes.get(action.node, NodeMemory()).chips
     chips = [before[chip] for chip in map(chip_number, action.chips) if chip in before]

@@ -16,8 +16,8 @@ import msgspec
 
 from belay.engine.documents import Desired, InitParams
 from belay.engine.model.cluster import AgentReport, DeviceReport, Node, NodeReport, Observed, Pod
-from belay.engine.model.labels import CORDONED_ANNOTATION
 from belay.engine.model.levels import NORMAL
+from belay.engine.model.node_options import cordon_rule
 from belay.engine.model.plan import ChipState, NodeState
 from belay.engine.model.plan_cache import CacheKey, Slot, Table, differing
 from belay.engine.model.states import NodeHealth
@@ -194,7 +194,7 @@ def _is_clean(view: NodeView) -> bool:
         and view.state == _HEALTHY
         and view.level == NORMAL
         and not (view.codes or view.down or view.suspended or view.switch_sub_healthy)
-        and CORDONED_ANNOTATION not in view.node.annotations  # a pass takes the cordon back
+        and cordon_rule(view.node) is None  # a pass takes the cordon back
         and not (view.chip_level or view.hit or view.sub_healthy or view.resettable)
         and not (view.resetting or view.recovering or view.unhealthy)
     )

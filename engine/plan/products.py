@@ -12,7 +12,7 @@ from typing import Final
 from belay.engine.documents import Desired, NodePool, Product
 from belay.engine.model.cluster import AgentReport, DeviceReport, Node
 from belay.engine.model.diagnostics import Diagnostic
-from belay.engine.model.labels import CHIP_NAME
+from belay.engine.model.node_options import labelled_chip
 from belay.engine.plan.node_view import NodeView
 
 _SHOWN_NODES: Final = 3
@@ -41,7 +41,7 @@ class Products:
 
 def chip_name(node: Node, agent: AgentReport | None) -> str:
     """The model of a node's chips: as its agent's driver names it, else by the label that device plugins write."""
-    return (agent.chip_name if agent is not None else "") or node.labels.get(CHIP_NAME, "")
+    return (agent.chip_name if agent is not None else "") or labelled_chip(node)
 
 
 def contradiction(desired: Desired, product: Product | None, report: DeviceReport | None, chip: str) -> str:

@@ -7,7 +7,7 @@ from typing import Final
 from belay.engine.documents import CLUSTER
 from belay.engine.model.actions import Evidence, IsolateNode, Preconditions, ReleaseNode
 from belay.engine.model.history import NodeMemory
-from belay.engine.model.labels import CORDONED_ANNOTATION
+from belay.engine.model.node_options import cordon_rule
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.rules import RuleKind
 from belay.engine.model.states import ISOLATED, NodeHealth
@@ -29,7 +29,7 @@ def order_node(scope: Scope, view: NodeView, held: NodeHold | None) -> None:
     before = scope.memory.nodes.get(name, _NO_MEMORY).isolated
     # a node that others cordoned stays theirs: it gets no annotation, so it is not uncordoned either
     cordon = held is not None and held.cordon and not view.node.unschedulable
-    uncordon = CORDONED_ANNOTATION in view.node.annotations
+    uncordon = cordon_rule(view.node) is not None
     condition = node_conditions.deciding(scope.fault_rules, view, scope.now) if scope.fault_rules is not None else None
     if view.state in ISOLATED:
         if before != view.level or cordon:

@@ -12,7 +12,7 @@ from typing import Final
 from belay.engine.model import taints
 from belay.engine.model.cluster import Node, Pod
 from belay.engine.model.jobs import INDEPENDENT_KINDS, Gang
-from belay.engine.model.labels import CORDONED_ANNOTATION
+from belay.engine.model.node_options import cordon_rule
 from belay.engine.plan import restart_scope
 from belay.engine.plan.node_view import NodeView
 from belay.engine.plan.scope import Scope
@@ -61,7 +61,7 @@ def lacked(scope: Scope, gang: Gang, lost: Pod) -> bool:
 
 
 def _emptied_by_others(pod: Pod, node: Node) -> bool:
-    cordoned = node.unschedulable and CORDONED_ANNOTATION not in node.annotations
+    cordoned = node.unschedulable and cordon_rule(node) is None
     return cordoned or taints.closed_by_others(pod, node)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from belay.engine.documents import Declared, Desired, VNPULayout, VNPUTemplates
-from belay.engine.model.labels import CHIP_NAME, SERVER_TYPE
+from belay.engine.model.node_options import labelled_chip, server_type
 from belay.engine.model.vnpu import ChipCapacity
 from belay.engine.plan.node_view import NodeView
 
@@ -34,8 +34,7 @@ def cut_by_layout(view: NodeView) -> bool:
 
 def chip_totals(view: NodeView, family: VNPUTemplates) -> ChipCapacity:
     """Totals (AI cores, AI CPUs, memory) of one of the node's chips."""
-    labels = view.node.labels
-    return family.totals(labels.get(CHIP_NAME, ""), labels.get(SERVER_TYPE, "")).totals
+    return family.totals(labelled_chip(view.node), server_type(view.node)).totals
 
 
 def layouts_of(desired: Desired, view: NodeView) -> Iterator[Declared[VNPULayout]]:

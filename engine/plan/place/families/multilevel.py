@@ -15,12 +15,12 @@ import msgspec
 
 from belay.engine.model.cluster import Node
 from belay.engine.model.labels import AFFINITY_CONFIG, TOPOLOGY_TREE
+from belay.engine.model.node_options import topology_tree
 from belay.engine.model.pending_reasons import INVALID_REQUEST, TOPOLOGY
 from belay.engine.model.quantities import whole_number
 from belay.engine.plan.place.causes import ParameterMissing, UnequalPods, UnlabelledInTree
 from belay.engine.plan.place.handler import JobRequest, NodeChips, PodRequest, Refusal, ScoreOrRefusal, listed
 
-DEFAULT_TREE: Final = "default"
 _UNSET: Final = ParameterMissing("resource-level-config")
 MAX_LEVELS: Final = 10
 FRAGMENT_SCALE: Final = 10
@@ -127,7 +127,7 @@ def select(
     """Nodes for ranks 0, 1, 2 …, or why no tree holds the job; of several trees the least fragmented one is taken."""
     by_tree: dict[str, list[Node]] = {}
     for node in nodes:
-        by_tree.setdefault(node.labels.get(TOPOLOGY_TREE, DEFAULT_TREE), []).append(node)
+        by_tree.setdefault(topology_tree(node), []).append(node)
     best: tuple[int, str, tuple[str, ...]] | None = None
     for tree in sorted(by_tree):
         levels = trees.get(tree, ())
@@ -149,7 +149,7 @@ def select(
 
 def missing_label(node: Node, trees: Mapping[str, tuple[Level, ...]]) -> Refusal | None:
     """Why a node belongs to no configured tree; None when it has all labels."""
-    tree = node.labels.get(TOPOLOGY_TREE, DEFAULT_TREE)
+    tree = topology_tree(node)
     levels = trees.get(tree)
     if levels is None:
         lacking: tuple[str, ...] = (TOPOLOGY_TREE,)

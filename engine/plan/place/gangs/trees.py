@@ -10,7 +10,7 @@ from typing import Final
 
 from belay.engine.model.cluster import Node, Pod
 from belay.engine.model.history import JobMemory
-from belay.engine.model.labels import TOPOLOGY_TREE
+from belay.engine.model.node_options import topology_tree
 from belay.engine.model.pending_reasons import TOPOLOGY
 from belay.engine.model.quantities import whole_number
 from belay.engine.plan.place.families import multilevel
@@ -175,6 +175,6 @@ def unit(state: PlacementState, name: str, depth: int) -> tuple[str, ...] | None
     if view is None:
         return None
     labels = view.node.labels
-    tree = labels.get(TOPOLOGY_TREE, multilevel.DEFAULT_TREE)
+    tree = topology_tree(view.node)
     levels = state.trees.get(tree, ())
     return (tree, *(labels.get(level.label, "") for level in levels[depth - 1 :]))

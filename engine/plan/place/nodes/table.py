@@ -11,7 +11,8 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
 from belay.engine.model.cluster import Pod
-from belay.engine.model.labels import INFER_CARD_TYPE, SOFT_SHARING_ENABLED
+from belay.engine.model.labels import INFER_CARD_TYPE
+from belay.engine.model.node_options import shares_chips
 from belay.engine.model.pending_reasons import NODE_UNSTABLE, SHORTAGE
 from belay.engine.plan.node_view import NodeView
 from belay.engine.plan.place.families.base import NODE_INVALID, Base
@@ -286,7 +287,7 @@ class NodeTable:
 
 def _offers_shares(view: NodeView) -> bool:
     more = view.node.allocatable.get(view.resource, 0) > view.base.bit_count()
-    return more and view.node.labels.get(SOFT_SHARING_ENABLED) == "true"
+    return more and shares_chips(view.node)
 
 
 def room(pod: Pod, view: NodeView) -> Refusal | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from belay.engine.model.cluster import Pod, ids_of, mask_of
 from belay.engine.model.cores import ChipUse
 from belay.engine.model.labels import ASCEND_REAL, NPU_CORE, SERVER_TYPE
+from belay.engine.model.node_options import server_type
 from belay.engine.model.quantities import whole_number
 from belay.engine.model.vnpu import ChipCapacity, TemplateSize
 from belay.engine.plan.node_view import NodeView
@@ -190,7 +191,7 @@ def _core_node(desired: Desired, view: NodeView) -> CoreNode | Refusal:
 
     totals = chip_totals(view, templates)
     cores = view.node.capacity.get(NPU_CORE, 0)
-    label = view.node.labels.get(SERVER_TYPE, "")
+    label = server_type(view.node)
     if _labelled_cores(label) not in (None, totals.aicore) or not cores or cores % totals.aicore:
         text = f"{cores} AI cores, label {SERVER_TYPE}={label}, but its chips have {totals.aicore} each"
         cause = CoresDisagree(view.node.name, cores, totals.aicore, SERVER_TYPE, label)

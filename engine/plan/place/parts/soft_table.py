@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from belay.engine.model.labels import CHIP_MEMORY, SOFT_SHARING_ENABLED
+from belay.engine.model.node_options import shares_chips
 from belay.engine.model.pending_reasons import FRAGMENTED, NO_CHIP_MEMORY, SHARES_OFF, SHORTAGE
 from belay.engine.model.quantities import whole_number
 from belay.engine.plan.node_view import NodeView
@@ -48,7 +49,7 @@ class SoftTable(NodeTable):
             return refusal
         if view.resource != self._sample.resource:
             return Refusal(MISSING, f"not has(or not same) {self._sample.resource}")
-        if view.node.labels.get(SOFT_SHARING_ENABLED) != "true":
+        if not shares_chips(view.node):
             return Refusal(SHARES_OFF, f"node label {SOFT_SHARING_ENABLED} not exist")
         if chip_memory(view) is None:
             text = view.node.labels.get(CHIP_MEMORY)
@@ -134,7 +135,7 @@ def offered(parts: ChipParts, views: Mapping[str, NodeView], resource: str) -> i
     """How many devices of a resource the cluster has for soft shares: a hundred per chip that has any left."""
     total = 0
     for view in views.values():
-        if view.resource != resource or view.closed is not None or view.node.labels.get(SOFT_SHARING_ENABLED) != "true":
+        if view.resource != resource or view.closed is not None or not shares_chips(view.node):
             continue
         shares = parts.shares(view)
         full = sum(1 for rows in shares.values() if usage(rows)[0] >= FULL)
