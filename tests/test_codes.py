@@ -25,6 +25,7 @@ from belay.engine.model.codes.conditions import CONDITIONS
 from belay.engine.model.codes.failures import FAILURES, SOURCE
 from belay.engine.model.codes.findings import FINDINGS, FindingCode
 from belay.engine.model.codes.levels import KINDS_OF_ACTION, LEVELS
+from belay.engine.model.codes.passes import PASSES, PassCode
 from belay.engine.model.levels import FaultLevel, NodeLevel, SwitchLevel, SwitchTableLevel
 from belay.engine.model.reasons import ActionReason
 
@@ -122,14 +123,31 @@ def test_every_level_and_every_kind_of_action_has_a_row() -> None:
     assert set(KINDS_OF_ACTION) == {one.__struct_config__.tag for one in get_args(AnyAction)}
 
 
-def test_every_finding_of_validate_has_a_code() -> None:
-    """Diagnostics of documents are made with a code; those of a pass are not yet."""
-    for room in ("load", "replay", "documents"):
-        for file, tree in trees().items():
-            if ROOT / "engine" / room in file.parents:
-                for node in ast.walk(tree):
-                    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Diagnostic":
-                        assert len(node.args) == 8, f"{file}:{node.lineno} names no code"
+def _values(call: ast.Call) -> int:
+    """How many values a call gives; ``*place`` stands for the three of file, line and column."""
+    return sum(3 if isinstance(one, ast.Starred) else 1 for one in call.args) + len(call.keywords)
+
+
+def test_every_diagnostic_is_made_with_a_code() -> None:
+    uncoded = [
+        f"{file.relative_to(ROOT)}:{node.lineno}"
+        for file, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Diagnostic"
+        if not _names_a_code(node)
+    ]
+    assert uncoded == [], "give each a PassCode (engine/model/codes/passes.py) or a FindingCode"
+
+
+def _names_a_code(call: ast.Call) -> bool:
+    given = next((one.value for one in call.keywords if one.arg == "code"), call.args[-1] if call.args else None)
+    return _values(call) >= 8 and not (isinstance(given, ast.Constant) and not given.value)
+
+
+def test_every_code_of_a_pass_has_a_row_and_a_place_that_gives_it() -> None:
+    assert set(PASSES) == set(PassCode)
+    texts = "".join(file.read_text() for file in trees())
+    assert [one.name for one in PassCode if f"PassCode.{one.name}" not in texts] == []
 
 
 def test_every_code_has_its_place_on_the_page_and_a_page_that_exists() -> None:

@@ -127,7 +127,8 @@ def print_status(status: PublishedStatus, out: TextIO, *, wide: bool, now: float
     rows = [[s.get(key) for key in ("policy", "change", "action", "budget", "what")] for s in status.shadow]
     section(("shadow policy", "change", "action", "budget", "what"), rows)
     rows = [
-        [f.get("severity"), _place(f), f.get("field"), ranges(str(f.get("message") or ""))] for f in status.diagnostics
+        [f.get("severity"), _place(f), f.get("field"), f"{ranges(str(f.get('message') or ''))}{_code(f)}"]
+        for f in status.diagnostics
     ]
     section(("finding", "where", "field", "message"), rows)
 
@@ -154,6 +155,11 @@ def _listed(held: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if more := held.get("leftOut"):
         rows.append({"object": f"and {more} more"})
     return rows
+
+
+def _code(finding: Mapping[str, Any]) -> str:
+    """The word for `belay explain`, as belay validate and belay plan print it."""
+    return f" [{finding['code']}]" if finding.get("code") else ""
 
 
 def _place(finding: Mapping[str, Any]) -> str:

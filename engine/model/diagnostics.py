@@ -39,7 +39,7 @@ class ObjectKey(msgspec.Struct, frozen=True, order=True):
 class Diagnostic(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     """One finding. ``object`` is ``Kind/namespace/name`` or empty; ``line`` and ``column`` are 0 without a file.
 
-    ``code`` is the word by which `belay explain` knows a finding in a document; those of a pass have none.
+    ``code`` is the word by which `belay explain` knows it; findings that another version recorded may have none.
     """
 
     severity: Severity

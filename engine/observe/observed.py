@@ -15,6 +15,7 @@ import msgspec
 
 from belay.engine.model import stress
 from belay.engine.model.cluster import AgentReport, DeviceReport, Node, NodeReport, Observed, Orders, Pod, PublicReport
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.fault_subscriptions import NO_SUBSCRIPTIONS
 from belay.engine.model.history import History, JobMemory, NodeMemory
@@ -410,11 +411,16 @@ class Observer:
         ] + [(names.NODES, names.REPORT_PREFIX + n) for n in self._agents if n not in self._nodes]
         for namespace, name in strangers:
             text = "reports a node that does not exist; it is ignored until the node registers"
-            found.append(Diagnostic("warning", f"ConfigMap/{namespace}/{name}", "", 0, 0, "metadata.name", text))
+            found.append(
+                Diagnostic(
+                    "warning", f"ConfigMap/{namespace}/{name}", "", 0, 0, "metadata.name", text, PassCode.STRANGER
+                )
+            )
         return tuple(sorted(found))
 
     def _refuse(self, key: ObjectKey, error: WireError) -> None:
-        self._findings[key] = Diagnostic("error", error.object or str(key), "", 0, 0, error.field, error.message)
+        about = error.object or str(key)
+        self._findings[key] = Diagnostic("error", about, "", 0, 0, error.field, error.message, PassCode.UNREADABLE)
 
     def _size(self) -> int:
         """The number of entries in the collections that snapshots iterate over."""

@@ -12,6 +12,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from belay.engine.model.cluster import AgentReport, DeviceReport, Node, Orders, PublicReport
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.labels import PRODUCT_SERIAL
 from belay.engine.model.public_faults import PublicFaultProblem
@@ -91,7 +92,7 @@ class ReportsInForce(Generic[_R]):
         for node, doubt in sorted(self._held.items()):
             stays = "the last one before it stays in force" if node in self._accepted else "it is not used"
             text = f"{doubt.message}: the report is held, {stays}"
-            found.append(Diagnostic("error", str(self._name(node)), "", 0, 0, doubt.field, text))
+            found.append(Diagnostic("error", str(self._name(node)), "", 0, 0, doubt.field, text, PassCode.REPORT_HELD))
         return found
 
 

@@ -6,6 +6,7 @@ from typing import assert_never
 
 from belay.engine.model.causes import Cause
 from belay.engine.model.cluster import ids_of
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.model.history import HOLD_KINDS, Hold, HoldKind
 from belay.engine.model.holds import Held
@@ -39,7 +40,7 @@ def _holds(scope: Scope) -> None:
             end = rfc3339(orders.not_after_ms / 1000) if orders and orders.not_after_ms else "its end"
             which = ", ".join(view.chip(chip) for chip in ids_of(view.resetting))
             message = f"{which} of node {name} held: reset-pending, by the standing order, until {end} or the answer"
-            scope.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", message))
+            scope.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", message, PassCode.HELD))
     for name, memory in scope.memory.nodes.items():
         held = scope.nodes.get(name)
         if held is None:
@@ -51,7 +52,7 @@ def _holds(scope: Scope) -> None:
                 end = f"until {rfc3339(hold.until / 1000)}" if hold.until else _end_of(HOLD_KINDS.get(hold.kind))
                 by = f", by {_holder(hold, cause)}" if hold.rule else ""
                 message = f"{held.chip(chip)} of node {name} is held: {hold.kind}{by}, {end}"
-                scope.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", message))
+                scope.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", message, PassCode.HELD))
     for name, isolation in causes.of_isolations(scope).items():
         scope.holds.append(Held(name, "", HoldKind.MANUAL, isolation.subject, until=isolation.until, cause=isolation))
 

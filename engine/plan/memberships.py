@@ -16,6 +16,8 @@ import msgspec
 
 from belay.engine.documents import SHIPPED, Declared, Desired, FaultPolicy, NodePool, SafetyBudget
 from belay.engine.model.cluster import Node
+from belay.engine.model.codes.findings import FindingCode
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, Origin, Severity
 from belay.engine.model.history import PoolEdit
 from belay.engine.model.plan_cache import CacheKey, PlanCache, Slot, differing
@@ -108,7 +110,7 @@ def _idle_selectors(desired: Desired, nodes: Mapping[str, Node]) -> Iterator[Dia
             continue
         near = _near_labels(selector.match_labels, nodes)
         text = f"matches none of {counted(len(nodes), 'node')} of the cluster{near}"
-        yield _warning(document.KIND, document.name, origin, "spec.selector", text)
+        yield _covers_nothing(document.KIND, document.name, origin, "spec.selector", text)
 
 
 def _near_labels(wanted: Mapping[str, str], nodes: Mapping[str, Node]) -> str:
@@ -130,7 +132,7 @@ def _idle_policy(item: Declared[FaultPolicy], places: _Places) -> Iterator[Diagn
     parts = (("node", scope.nodes), ("pool", scope.pools), ("product", scope.products))
     words = " with ".join(f"{word} {' or '.join(names)}" for word, names in parts if names)
     text = f"covers nothing: the cluster has no {words}; correct spec.scope, or remove the policy"
-    yield _warning(item.document.KIND, item.document.name, item.origin, "spec.scope", text)
+    yield _covers_nothing(item.document.KIND, item.document.name, item.origin, "spec.scope", text)
 
 
 def _idle_windows(item: Declared[SafetyBudget], places: _Places) -> Iterator[Diagnostic]:
@@ -139,7 +141,9 @@ def _idle_windows(item: Declared[SafetyBudget], places: _Places) -> Iterator[Dia
     for index, window in enumerate(item.document.spec.windows):
         if window.pools and here.isdisjoint(window.pools):
             text = f"covers nothing: no node is in pool {' or '.join(window.pools)}; correct the names or the selectors"
-            yield _warning(item.document.KIND, item.document.name, item.origin, f"spec.windows[{index}].pools", text)
+            yield _covers_nothing(
+                item.document.KIND, item.document.name, item.origin, f"spec.windows[{index}].pools", text
+            )
 
 
 def _is_in(name: str, wanted: Sequence[str]) -> bool:
@@ -248,7 +252,14 @@ def _move_finding(desired: Desired, edit: PoolEdit, move: PoolMove, severity: Se
         "spec.selector"
     )
     return Diagnostic(
-        severity, f"NodePool/{move.source}", origin.file, origin.line, origin.column, "spec.selector", text
+        severity,
+        f"NodePool/{move.source}",
+        origin.file,
+        origin.line,
+        origin.column,
+        "spec.selector",
+        text,
+        PassCode.NODES_LEFT,
     )
 
 
@@ -277,8 +288,9 @@ def _labels_in(pool: NodePool) -> Iterator[str]:
         yield expression.key
 
 
-def _warning(kind: str, name: str, origin: Origin, field: str, text: str) -> Diagnostic:
-    return Diagnostic("warning", f"{kind}/{name}", origin.file, origin.line, origin.column, field, text)
+def _covers_nothing(kind: str, name: str, origin: Origin, field: str, text: str) -> Diagnostic:
+    place = (origin.file, origin.line, origin.column)
+    return Diagnostic("warning", f"{kind}/{name}", *place, field, text, FindingCode.COVERS_NOTHING)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from typing import Final
 from belay.engine.documents import InitParams
 from belay.engine.gangs.forming import task_of
 from belay.engine.model.cluster import Pod
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.model.history import JobMemory
 from belay.engine.model.jobs import Gang
@@ -69,7 +70,7 @@ def run(scope: Scope) -> None:
     scope.diagnostics.extend(switch_config.findings(scope.observed, scope.cache))
     for key, text in InitParams.unread(scope.observed.init_params).items():
         where = f"data.{SCHEDULER_KEY}: init-params.{key}"
-        scope.diagnostics.append(Diagnostic("warning", _CONFIGURED, "", 0, 0, where, text))
+        scope.diagnostics.append(Diagnostic("warning", _CONFIGURED, "", 0, 0, where, text, PassCode.SETTING_IGNORED))
     if not scope.queue:
         return
     state = PlacementState(scope, views.init_params(scope.desired, scope.observed))
@@ -101,7 +102,7 @@ def run(scope: Scope) -> None:
         step.run()
     if state.unrecorded:
         text = f"scores of {state.unrecorded} placed pods are not kept, a plan holds at most {MAX_SCORES} of them"
-        scope.diagnostics.append(Diagnostic("info", "", "", 0, 0, "scores", text))
+        scope.diagnostics.append(Diagnostic("info", "", "", 0, 0, "scores", text, PassCode.SCORES_LEFT_OUT))
 
 
 class _GangPlacement:

@@ -11,6 +11,7 @@ from typing import Final
 
 from belay.engine.documents import Desired, NodePool, Product
 from belay.engine.model.cluster import AgentReport, DeviceReport, Node
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.model.node_options import labelled_chip
 from belay.engine.plan.node_view import NodeView
@@ -91,11 +92,13 @@ def _finding(desired: Desired, pool: str, product: str, what: str, views: list[N
         step = f"correct spec.product to {fitting}, or leave it out" if fitting else "correct spec.product"
         text = f"pool {pool} says product {product}, but {names} {report} {what}{_of(fitting)}: {consequence}; {step}"
         origin = declared.origin
-        return Diagnostic("error", f"NodePool/{pool}", origin.file, origin.line, origin.column, "spec.product", text)
+        about, place = f"NodePool/{pool}", (origin.file, origin.line, origin.column)
+        return Diagnostic("error", about, *place, "spec.product", text, PassCode.PRODUCT_CONTRADICTED)
 
     step = "correct its labels accelerator-type and accelerator" if len(views) == 1 else "correct their labels"
     text = f"labels say product {product}, but {names} {report} {what}{_of(fitting)}: {consequence}; {step}"
-    return Diagnostic("error", f"Node/{views[0].node.name}", "", 0, 0, "metadata.labels", text)
+    about = f"Node/{views[0].node.name}"
+    return Diagnostic("error", about, "", 0, 0, "metadata.labels", text, PassCode.PRODUCT_CONTRADICTED)
 
 
 def _fitting(desired: Desired, what: str, view: NodeView) -> str:

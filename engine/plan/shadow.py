@@ -17,6 +17,7 @@ from belay.engine.documents import Declared, Desired, FaultPolicy
 from belay.engine.model import actions as act
 from belay.engine.model.actions import AnyAction, kind_of
 from belay.engine.model.cluster import Observed
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.model.history import (
     ChipMemory,
@@ -69,7 +70,7 @@ def compare(desired: Desired, observed: Observed, result: Plan, run: Pass) -> Pl
     if len(policies) > MAX_POLICIES:
         left = ", ".join(item.document.name for item in policies[MAX_POLICIES:])
         text = f"shadow policies beyond the first {MAX_POLICIES} are not asked: {left}"
-        said.append(Diagnostic("warning", "FaultPolicy", "", 0, 0, "spec.mode", text))
+        said.append(Diagnostic("warning", "FaultPolicy", "", 0, 0, "spec.mode", text, PassCode.SHADOWS_LEFT_OUT))
     history = msgspec.structs.replace(result.history, nodes=_with_tracks(result.history.nodes, tracks))
     return msgspec.structs.replace(
         result, shadows=tuple(changes), diagnostics=tuple(sorted(set(said))), history=history
@@ -205,6 +206,7 @@ def _with_tracks(
 def _diagnostics(item: Declared[FaultPolicy], found: list[tuple[str, AnyAction, str]]) -> Iterator[Diagnostic]:
     """Diagnostics for the differences by one policy."""
     origin, name = item.origin, f"FaultPolicy/{item.document.name}"
+    place = (origin.file, origin.line, origin.column)
     for change, action, budget in found[:MAX_LINES]:
         would = "would" if change == "new" else "would not"
         held = f" (held back by budget {budget})" if budget and change == "new" else ""
@@ -213,7 +215,7 @@ def _diagnostics(item: Declared[FaultPolicy], found: list[tuple[str, AnyAction, 
             codes = f" by {', '.join(action.evidence.codes)}" if action.evidence.codes else ""
             text = f"shadow: {would} {kind_of(action)}: {action.chips[0]} of node {action.node}, level {action.level}"
             text += f"{codes}{held}"
-        yield Diagnostic("info", name, origin.file, origin.line, origin.column, "spec.mode", text)
+        yield Diagnostic("info", name, *place, "spec.mode", text, PassCode.SHADOW)
     if len(found) > MAX_LINES:
         text = f"shadow: {len(found) - MAX_LINES} more differences, see belay-sync"
-        yield Diagnostic("info", name, origin.file, origin.line, origin.column, "spec.mode", text)
+        yield Diagnostic("info", name, *place, "spec.mode", text, PassCode.SHADOW)

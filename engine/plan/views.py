@@ -17,6 +17,7 @@ import msgspec
 from belay.engine.documents import Desired, InitParams, NodePool, Product
 from belay.engine.gangs import live_pods
 from belay.engine.model.cluster import DeviceReport, Node, Observed, Pod, mask_of
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.model.labels import ASCEND_310, ASCEND_310P, ASCEND_910, NPU
 from belay.engine.model.plan_cache import CacheKey, Memo, PlanCache
@@ -284,6 +285,7 @@ class _Pools:
                 column=origin.column,
                 field="spec.selector",
                 message=f"node {node.name} is matched by the pools {names}; {stays}",
+                code=PassCode.TWO_POOLS,
             )
         )
         return kept

@@ -14,6 +14,7 @@ from belay.engine.model.codes.conditions import CONDITIONS
 from belay.engine.model.codes.failures import FAILURES, SOURCE
 from belay.engine.model.codes.findings import FINDINGS
 from belay.engine.model.codes.levels import KINDS_OF_ACTION, LEVELS
+from belay.engine.model.codes.passes import PASSES
 from belay.engine.model.codes.rows import CodeGroup, ExplainedCode
 from belay.engine.model.pending_reasons import INSUFFICIENT, REASONS
 
@@ -33,6 +34,7 @@ def _pending() -> dict[str, ExplainedCode]:
 GROUPS: Final = (
     CodeGroup("Commands that fail", "in brackets at the end of the message", FAILURES),
     CodeGroup("Findings in documents", "in brackets behind each finding of belay validate", FINDINGS),
+    CodeGroup("Findings of a pass", "in brackets behind each finding of belay status and belay plan", PASSES),
     CodeGroup("The repository", "as the reason of a condition of the source, and of a file that is left out", SOURCE),
     CodeGroup("Conditions", "as the reason of a condition", CONDITIONS),
     CodeGroup("Why a job waits", "as the reason of a waiting job", _pending()),

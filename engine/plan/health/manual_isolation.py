@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from belay.engine.documents import Declared, Isolation
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.history import HoldKind
 from belay.engine.model.rules import RuleKind
@@ -74,11 +75,12 @@ def _diagnose(scope: Scope, item: Declared[Isolation], rule: str, until_ms: int)
     for name in sorted({*spec.nodes, *(row.node for row in spec.chips)}):
         if name not in scope.observed.nodes:
             text = f"names node {name}, which does not exist; it takes effect once the node registers"
-            scope.diagnostics.append(Diagnostic("warning", rule, origin.file, origin.line, origin.column, "spec", text))
+            place = (origin.file, origin.line, origin.column)
+            scope.diagnostics.append(Diagnostic("warning", rule, *place, "spec", text, PassCode.UNKNOWN_NODE))
         elif name in spec.nodes and name in scope.nodes:
             by = causes.of_document(scope, item).text_without_end
             text = f"node {name} is held: manual, by {by}, {end}"
-            scope.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", text))
+            scope.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", text, PassCode.HELD))
 
 
 def _listed(scope: Scope) -> ManualHolds:
@@ -90,7 +92,9 @@ def _listed(scope: Scope) -> ManualHolds:
     if raw is None or (policy is not None and not policy.enabled):
         return {}
     listed, problems = manualinfo.parse(raw)
-    scope.diagnostics.extend(Diagnostic("error", p.object, "", 0, 0, p.field, p.message) for p in problems)
+    scope.diagnostics.extend(
+        Diagnostic("error", p.object, "", 0, 0, p.field, p.message, PassCode.UNREADABLE) for p in problems
+    )
     after = policy.release_ms if policy is not None else 0
     out = _last_readable(scope, {problem.field.partition(".")[2] for problem in problems})
     for node, named in listed.items():

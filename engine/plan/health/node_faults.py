@@ -17,6 +17,7 @@ import msgspec
 from belay.engine.documents.fault_policy import IDLE
 from belay.engine.gangs import live_pods
 from belay.engine.model.cluster import NodeReport, SwitchReport
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.model.faults import HEARTBEAT, code_key
 from belay.engine.model.labels import NODE_HEALTHY_STATUS, NPU_CORE
@@ -304,12 +305,14 @@ def record_outages(scope: Scope, found: Mapping[str, int], missing: set[str], ma
             f"{count} nodes of pool {pool} turned NotReady within a minute, more than half of it: the control plane is "
             "suspected, so nothing is evicted for nodes that are not ready; check the network and the API server"
         )
-        scope.diagnostics.append(Diagnostic("warning", f"NodePool/{pool}", "", 0, 0, "", message))
+        scope.diagnostics.append(
+            Diagnostic("warning", f"NodePool/{pool}", "", 0, 0, "", message, PassCode.MANY_NOT_READY)
+        )
     if mass:
         shown = ", ".join(sorted(missing)[:20])
         bound = f"{counted(len(missing), 'node')} that pods are bound to"
         message = f"{bound} {'does' if len(missing) == 1 else 'do'} not exist ({shown}): nothing is evicted for that"
-        scope.diagnostics.append(Diagnostic("warning", "Node", "", 0, 0, "", message))
+        scope.diagnostics.append(Diagnostic("warning", "Node", "", 0, 0, "", message, PassCode.NODES_MISSING))
 
 
 def diagnose(scope: Scope) -> None:
@@ -318,20 +321,23 @@ def diagnose(scope: Scope) -> None:
         if not view.resource:
             continue
         report, about = view.report, f"ConfigMap/kube-system/mindx-dl-deviceinfo-{name}"
-        message = ""
+        message, code = "", PassCode.REPORT_REFUSED
         if name in scope.observed.problems:
             kept = "the last good report stays in force" if report else "the node gets no new placement"
             message = f"report of node {name} refused: {scope.observed.problems[name]}; {kept}"
         elif report is None:
             message = f"node {name} has no device report: it gets no new placement"
+            code = PassCode.REPORT_MISSING
         elif not view.fresh:
             message = f"device report of node {name} is stale: it gets no new placement until it reports again"
+            code = PassCode.REPORT_STALE
         elif report.update_time - scope.now > FUTURE_TOLERANCE:
             message = (
                 f"device report of node {name} is {int(report.update_time - scope.now)} s ahead: it is treated as now"
             )
+            code = PassCode.CLOCK_AHEAD
         if message:
-            scope.diagnostics.append(Diagnostic("warning", about, "", 0, 0, "", message))
+            scope.diagnostics.append(Diagnostic("warning", about, "", 0, 0, "", message, code))
     for name, agent in scope.observed.agents.items():
         if scope.now_ms - agent.time_ms > AGENT_STALE_MS and name in scope.nodes and scope.nodes[name].resource:
             message = (
@@ -339,4 +345,4 @@ def diagnose(scope: Scope) -> None:
                 "processes is ignored; check the agent's pod"
             )
             about = f"ConfigMap/belay-nodes/belay-report-{name}"
-            scope.diagnostics.append(Diagnostic("warning", about, "", 0, 0, "", message))
+            scope.diagnostics.append(Diagnostic("warning", about, "", 0, 0, "", message, PassCode.AGENT_SILENT))

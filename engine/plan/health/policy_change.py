@@ -11,6 +11,7 @@ from typing import Final
 
 from belay.engine.documents import Declared, Desired, FaultPolicy
 from belay.engine.model.cluster import ids_of
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.plan import budgets
 from belay.engine.plan.health import node_faults
@@ -130,5 +131,6 @@ def _diagnose(scope: Scope, declared: Policies, before: Policies, excess: list[s
             origin.column if origin else 0,
             "spec",
             message,
+            PassCode.POLICY_HELD_BACK,
         )
     )

@@ -14,6 +14,7 @@ import msgspec
 from belay.engine.documents import Desired
 from belay.engine.documents.scheduling import ANY_NAMESPACE, SchedulingSettingsSpec
 from belay.engine.model import public_faults
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.history import NodeMemory, PublicFaultMemory
 from belay.engine.model.labels import MANAGED_BY, PRODUCT_SERIAL, PUBLIC_FAULT_CONSUMER
@@ -77,7 +78,9 @@ def run(scope: Scope, desired: Desired) -> None:
             scope.nodes.change(name, report=publicinfo.merged(report, after, foreign.get(name, ())))
     if dropped:
         text = f"{dropped} public faults are not stored: the limit is {MAX_STORED}, {MAX_PER_NODE} on one node"
-        scope.diagnostics.append(Diagnostic("warning", "PublicFault", "", 0, 0, "", text))
+        scope.diagnostics.append(
+            Diagnostic("warning", "PublicFault", "", 0, 0, "", text, PassCode.PUBLIC_FAULTS_LEFT_OUT)
+        )
 
 
 def _read_claims(scope: Scope, desired: Desired) -> dict[str, list[PublicFaultClaim]]:
@@ -128,11 +131,11 @@ def _read_claims(scope: Scope, desired: Desired) -> dict[str, list[PublicFaultCl
             if unknown:
                 shown = ", ".join(sorted(unknown - {""})[:5]) or "an unknown serial number"
                 text = f"names {shown}, which no node has: that part waits until such a node registers"
-                scope.diagnostics.append(
-                    Diagnostic("warning", f"ConfigMap/{where}", "", 0, 0, f"data.{publicinfo.KEY}.faults", text)
-                )
+                about, field = f"ConfigMap/{where}", f"data.{publicinfo.KEY}.faults"
+                scope.diagnostics.append(Diagnostic("warning", about, "", 0, 0, field, text, PassCode.UNKNOWN_NODE))
         scope.diagnostics += [
-            Diagnostic("error", f"ConfigMap/{where}", "", 0, 0, field, text[:300]) for field, text in problems[:20]
+            Diagnostic("error", f"ConfigMap/{where}", "", 0, 0, field, text[:300], PassCode.PUBLIC_FAULT_REFUSED)
+            for field, text in problems[:20]
         ]
     _report_refused(scope, refused)
     return claims
@@ -146,10 +149,11 @@ def _report_refused(scope: Scope, refused: Mapping[str, int]) -> None:
             f"namespace {namespace} are not allowed; write them to an allowed namespace, or add it to {_SETTING}"
         )
         where = f"Namespace/{namespace}"
-        scope.diagnostics.append(Diagnostic("error", where, "", 0, 0, f"metadata.labels.{PUBLIC_FAULT_CONSUMER}", text))
+        field = f"metadata.labels.{PUBLIC_FAULT_CONSUMER}"
+        scope.diagnostics.append(Diagnostic("error", where, "", 0, 0, field, text, PassCode.PUBLIC_FAULT_REFUSED))
     if len(refused) > _MAX_REFUSED:
         text = f"public faults of {len(refused) - _MAX_REFUSED} more namespaces are not allowed ({_SETTING})"
-        scope.diagnostics.append(Diagnostic("error", "PublicFault", "", 0, 0, "", text))
+        scope.diagnostics.append(Diagnostic("error", "PublicFault", "", 0, 0, "", text, PassCode.PUBLIC_FAULT_REFUSED))
 
 
 def _clusterd_faults(scope: Scope) -> dict[str, tuple[publicinfo.PublicFaultRow, ...]]:
@@ -163,7 +167,8 @@ def _clusterd_faults(scope: Scope) -> dict[str, tuple[publicinfo.PublicFaultRow,
     try:
         held = publicinfo.statistics(raw)
     except WireError as error:
-        scope.diagnostics.append(Diagnostic("error", error.object, "", 0, 0, error.field, error.message))
+        unreadable = Diagnostic("error", error.object, "", 0, 0, error.field, error.message, PassCode.UNREADABLE)
+        scope.diagnostics.append(unreadable)
         return {}
     out = {}
     for node, rows in held.items():

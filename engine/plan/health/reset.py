@@ -25,6 +25,7 @@ from belay.engine.model.actions import (
     ResetChips,
 )
 from belay.engine.model.cluster import AgentReport, ids_of, mask_of
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.model.history import (
     ChipMemory,
@@ -199,7 +200,7 @@ def _request_reboot(scope: Scope, view: NodeView, what: str, most: int, evidence
         return  # requested, not done yet
     if asked:
         text = f"node {name}: {what} is still there after {most} resets and a reboot; a person must look at it"
-        scope.diagnostics.append(Diagnostic("warning", f"Node/{name}", "", 0, 0, "", text))
+        scope.diagnostics.append(Diagnostic("warning", f"Node/{name}", "", 0, 0, "", text, PassCode.RESETS_IN_VAIN))
         return
     text = f"node {name}: {what} is still there after {most} resets; rebooting the node may heal it"
     scope.memory.nodes[name] = msgspec.structs.replace(memory, reboot=(scope.now_ms, boot))

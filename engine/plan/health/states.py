@@ -16,6 +16,7 @@ import msgspec
 
 from belay.engine.model.actions import IsolateChip, ReleaseChip
 from belay.engine.model.cluster import ids_of
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.model.faults import level_of
 from belay.engine.model.hardware_faults import ManualPolicy
@@ -341,8 +342,9 @@ def _shadows(scope: Scope, fault_rules: FaultRules, assessments: Assessments) ->
         shown = ", ".join(where[:10]) + (f" and {len(where) - 10} more" if len(where) > 10 else "")
         message = f"shadow: code {code} would be {after} instead of {before} on {shown}"
         origin = next(i.origin for i in scope.desired.fault_policies if i.document.name == policy)
+        place = (origin.file, origin.line, origin.column)
         scope.diagnostics.append(
-            Diagnostic("info", f"FaultPolicy/{policy}", origin.file, origin.line, origin.column, "spec.levels", message)
+            Diagnostic("info", f"FaultPolicy/{policy}", *place, "spec.levels", message, PassCode.SHADOW)
         )
 
 

@@ -19,6 +19,7 @@ import msgspec
 
 from belay.engine.gangs.forming import declared_rank
 from belay.engine.model.cluster import ChipFault, Pod, SwitchFault, SwitchReport
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.costs import narrowed
 from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.model.faults import (
@@ -218,7 +219,7 @@ def diagnose(scope: Scope) -> None:
                     f"({found.state.value} since {rfc3339(found.since / 1000)}); without progress the pod is evicted "
                     f"after {rfc3339(found.until / 1000)}"
                 )
-                scope.diagnostics.append(Diagnostic("info", f"Pod/{pod.key}", "", 0, 0, "", text))
+                scope.diagnostics.append(Diagnostic("info", f"Pod/{pod.key}", "", 0, 0, "", text, PassCode.STAYS))
 
 
 def _diagnose_subscriptions(scope: Scope) -> None:
@@ -234,7 +235,7 @@ def _diagnose_subscriptions(scope: Scope) -> None:
             "a belay server serves gRPC again and the controllers connect to it"
         )
         where = f"ConfigMap/{SYSTEM}/{FAULT_SUBSCRIBERS}"
-        scope.diagnostics.append(Diagnostic("info", where, "", 0, 0, "data", text))
+        scope.diagnostics.append(Diagnostic("info", where, "", 0, 0, "data", text, PassCode.SUBSCRIPTIONS_LOST))
 
 
 def _mindie_service(pod: Pod) -> str:

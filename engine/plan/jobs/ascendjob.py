@@ -15,6 +15,7 @@ import msgspec
 
 from belay.engine.gangs.job_status import CREATED, RESTARTING, RUNNING, SUCCEEDED, JobCondition, finished
 from belay.engine.model.cluster import Pod
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.history import JobMemory
 from belay.engine.model.labels import (
@@ -120,10 +121,12 @@ def expand(context: ExpansionContext, job: JobObject) -> bool:
     if problem is not None and _keeps_running(context, job, problem):
         if spec.problem is not None:
             text = f"{spec.problem.reason}: {spec.problem.message}"
-            context.warn(job, "spec", f"{text}; its pods run on as they are until the job is valid again")
+            context.warn(
+                job, "spec", f"{text}; its pods run on as they are until the job is valid again", PassCode.INVALID_JOB
+            )
             return True
         text = f"{problem.message}; its pods run on, new ones wait: create the queue or name another one"
-        context.warn(job, "spec.runPolicy.schedulingPolicy.queue", text)
+        context.warn(job, "spec.runPolicy.schedulingPolicy.queue", text, PassCode.UNKNOWN_QUEUE)
     elif problem is not None:
         end_job(context, job, {}, JobCondition("Failed", "JobValidFailed", f"{problem.reason}: {problem.message}"))
         return True

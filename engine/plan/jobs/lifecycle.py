@@ -27,6 +27,7 @@ from belay.engine.model.actions import (
     Preconditions,
 )
 from belay.engine.model.cluster import Pod
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.history import JobMemory
 from belay.engine.model.job_options import JobOptions, read_options
@@ -198,13 +199,13 @@ class ExpansionContext:
         origin = manifest.origin
         return Evidence(rule=RULE, file=origin.file, line=origin.line, revision=self.scope.desired.revision)
 
-    def warn(self, job: JobObject, where: str, message: str) -> None:
+    def warn(self, job: JobObject, where: str, message: str, code: PassCode) -> None:
         """Report a problem of a job as a warning."""
-        self.scope.diagnostics.append(Diagnostic("warning", str(job.key), "", 0, 0, where, message))
+        self.scope.diagnostics.append(Diagnostic("warning", str(job.key), "", 0, 0, where, message, code))
 
-    def info(self, job: JobObject, message: str) -> Diagnostic:
+    def info(self, job: JobObject, message: str, code: PassCode) -> Diagnostic:
         """An informational diagnostic about a job."""
-        return Diagnostic("info", str(job.key), "", 0, 0, "", message)
+        return Diagnostic("info", str(job.key), "", 0, 0, "", message, code)
 
     def create_object(
         self, job: JobObject, body: dict[str, Any], reason: str, message: str, *, generate: Generate | None = None

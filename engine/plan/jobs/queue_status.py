@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from belay.engine.gangs.job_status import merge_patch
 from belay.engine.model.actions import CreateObject, DeleteObject, Evidence, PatchObject, PatchType, Preconditions
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.phases import PodGroupPhase
 from belay.engine.model.plan_cache import CacheKey, NoOps
@@ -157,7 +158,9 @@ def _state(
             text = (
                 f"action {action!r:.60} is not {OPEN_QUEUE} or {CLOSE_QUEUE} of a queue with jobs: delete the Command"
             )
-            scope.diagnostics.append(Diagnostic("warning", str(command), "", 0, 0, "action", text))
+            scope.diagnostics.append(
+                Diagnostic("warning", str(command), "", 0, 0, "action", text, PassCode.UNKNOWN_COMMAND)
+            )
             continue
         if action == OPEN_QUEUE:
             wanted = OPEN

@@ -19,6 +19,7 @@ from belay.engine.model.actions import (
     WriteRankTable,
 )
 from belay.engine.model.cluster import Pod
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.job_options import JobOptions, read_options, stated_chips
 from belay.engine.model.labels import (
@@ -187,7 +188,7 @@ def _complete(context: ExpansionContext, job: JobObject, spec: TableSpec, pods: 
                 pod.annotations.get(CONFIGURATION_NPU),
             )
         except ValueError as error:
-            context.warn(job, f"pod {pod.key}", f"the rank table waits: {error}")
+            context.warn(job, f"pod {pod.key}", f"the rank table waits: {error}", PassCode.RANK_TABLE_WAITS)
             return None
         if configuration is not None:
             members.append(_member(pod, ranks[pod.key], configuration, spec.inference))
@@ -199,7 +200,7 @@ def _complete(context: ExpansionContext, job: JobObject, spec: TableSpec, pods: 
     except ranktable.TableError as error:
         # A pod gets its IP shortly after its binding, so a missing IP is not worth a warning.
         if all(member.pod_ip for member in members):
-            context.warn(job, "rank table", f"the rank table waits: {error}")
+            context.warn(job, "rank table", f"the rank table waits: {error}", PassCode.RANK_TABLE_WAITS)
         return None
 
 
@@ -211,7 +212,7 @@ def _warn_of_equal_ranks(context: ExpansionContext, job: JobObject, members: Seq
         if other != member.pod:
             key = RANK_INDEX
             text = f"pods {other} and {member.pod} both have {key} {member.rank}: each pod needs a rank of its own"
-            context.warn(job, "rank table", text)
+            context.warn(job, "rank table", text, PassCode.EQUAL_RANKS)
             return
 
 

@@ -22,6 +22,7 @@ import msgspec
 
 from belay.engine.documents.scalars import parse_duration
 from belay.engine.model.cluster import Pod
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.history import JobMemory
 from belay.engine.model.history_lines import with_line
 from belay.engine.model.labels import ELASTIC_SCHEDULING, GROW_AFTER, MIN_REPLICAS
@@ -98,7 +99,10 @@ def resize(
     rule = rule_of(job, spec)
     if rule is None and spec.options.elastic_scheduling and (found := obstacle(job, spec)) is not None:
         context.warn(
-            job, found[0], f"{found[1]}: the job has label {ELASTIC_SCHEDULING}=on, and does not become smaller without"
+            job,
+            found[0],
+            f"{found[1]}: the job has label {ELASTIC_SCHEDULING}=on, and does not become smaller without",
+            PassCode.STAYS_WHOLE,
         )
     if rule is None:
         return memory if not memory.size else msgspec.structs.replace(memory, size=0)
@@ -161,7 +165,7 @@ def _grow_after(context: ExpansionContext, job: JobObject) -> float | None:
     try:
         return parse_duration(text)
     except ValueError as error:
-        context.warn(job, f"metadata.annotations.{GROW_AFTER}", f"{error}, or off; 10m is used")
+        context.warn(job, f"metadata.annotations.{GROW_AFTER}", f"{error}, or off; 10m is used", PassCode.FIELD_IGNORED)
         return GROW_SECONDS
 
 
@@ -229,7 +233,7 @@ def _resized(context: ExpansionContext, job: JobObject, rule: ElasticRule, memor
     what = "chips" if rule.single else "pods"
     full = rule.chips if rule.single else rule.full
     text = f"elastic-scheduling: {size or full} of {full} {what}" + ("" if size else ", there is room for all again")
-    context.scope.diagnostics.append(context.info(job, text))
+    context.scope.diagnostics.append(context.info(job, text, PassCode.RUNS_SMALLER))
     return msgspec.structs.replace(memory, size=size, timeline=with_line(memory.timeline, context.scope.now_ms, text))
 
 

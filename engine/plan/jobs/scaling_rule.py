@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.job_options import JobOptions, read_options
 from belay.engine.model.labels import SCALING_RULE
 from belay.engine.model.unstructured import nested_map, string_map
@@ -33,7 +34,8 @@ def may_create(context: ExpansionContext, job: JobObject) -> bool:
     raw = context.object("v1", "ConfigMap", job.key.namespace, options.scaling_rule)
     steps = _steps(nested_map(raw or {}, "data").get(_KEY))
     if steps is None:
-        context.warn(job, f"metadata.labels[{SCALING_RULE}]", _refused(job, options.scaling_rule))
+        refused = _refused(job, options.scaling_rule)
+        context.warn(job, f"metadata.labels[{SCALING_RULE}]", refused, PassCode.SCALING_REFUSED)
         return False
     running = _running(context, job.key.namespace, options)
     group = options.scaling_group

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, assert_never
 import msgspec
 
 from belay.engine.model.cluster import Pod
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.history import JobMemory
 from belay.engine.model.labels import (
     GROUP_NAME,
@@ -114,11 +115,11 @@ def expand(context: ExpansionContext, job: JobObject) -> bool:
         _clean_up(expansion)
         return spec.ttl is None
     if spec.problem:
-        context.warn(job, "spec", f"{spec.problem}; the job gets no pods until it is valid")
+        context.warn(job, "spec", f"{spec.problem}; the job gets no pods until it is valid", PassCode.INVALID_JOB)
         write(context, job, spec, expansion.memory.version, [], VolcanoJobPhase.PENDING, "InvalidJob", spec.problem)
         return False
     for where, text in spec.ignored:
-        context.warn(job, f"spec.{where}", text)
+        context.warn(job, f"spec.{where}", text, PassCode.FIELD_IGNORED)
     _resize(expansion)
     _refresh_memory(expansion)
     asked = _pod_group_spec(expansion.spec)

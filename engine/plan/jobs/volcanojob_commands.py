@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.phases import VolcanoJobPhase
 from belay.engine.model.reasons import ActionReason
@@ -55,7 +56,7 @@ def next_command(context: ExpansionContext, job: JobObject, phase: str, done: st
         action, uid = str(raw.get("action") or ""), str(nested_map(raw, "metadata").get("uid") or "")
         if action not in ACTIONS:
             text = f"action {action!r:.60} is not one of {', '.join(ACTIONS)}: delete the Command"
-            context.warn(job, f"Command {key.name}", text)
+            context.warn(job, f"Command {key.name}", text, PassCode.UNKNOWN_COMMAND)
             continue
         fits = phase in (_ABORTED if action == RESUME else _LIVE)
         if fits and (uid != done or action != "RestartJob"):

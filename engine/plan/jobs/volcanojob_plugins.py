@@ -15,6 +15,7 @@ from belay.engine.model.actions import (
     Generate,
     OwnerReference,
 )
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.labels import SSH_KEYS, VOLCANO_JOB_NAME, VOLCANO_JOB_NAMESPACE, VOLCANO_TASK_SPEC
 from belay.engine.model.reasons import ActionReason
@@ -38,7 +39,7 @@ def controlled_resources(spec: VolcanoSpec) -> dict[str, str]:
 def prepare(context: ExpansionContext, job: JobObject, spec: VolcanoSpec) -> None:
     """Plan the objects that the plugins keep for the whole job."""
     for name, wrong in frameworks.problems(spec):
-        context.warn(job, f"spec.plugins.{name}", wrong)
+        context.warn(job, f"spec.plugins.{name}", wrong, PassCode.FIELD_IGNORED)
     if "svc" in spec.plugins:
         _hosts(context, job, spec)
         _service(context, job, spec)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from belay.engine.model.actions import CreateObject, DeleteObject, EvictPod, Evidence, PatchObject
 from belay.engine.model.cluster import Pod
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey, Severity
 from belay.engine.model.labels import KV_CLUSTER
 from belay.engine.model.links import (
@@ -111,12 +112,16 @@ class _Resolution:
                 yield LinkPair(link, theirs, ours, client, server, timeout)
         if full:
             self._report(
-                declared, "error", "spec", f"{full} links are left out: a cluster takes at most {MAX_LINKS} links"
+                declared,
+                "error",
+                "spec",
+                f"{full} links are left out: a cluster takes at most {MAX_LINKS} links",
+                PassCode.LINKS_LEFT_OUT,
             )
         if external:
             more = f" and {len(external) - 3} more" if len(external) > 3 else ""
             text = f"no node of this cluster runs either side of {', '.join(external[:3])}{more}: not linked"
-            self._report(declared, "warning", "spec", text)
+            self._report(declared, "warning", "spec", text, PassCode.NO_LINK)
 
     def _members(self, declared: Declared[KVLink], name: str, side: KVSide) -> list[LinkMember]:
         found = (
@@ -130,12 +135,16 @@ class _Resolution:
                     f"cluster {member.cluster} is {known.name} at {', '.join(known.addresses)} by KVLink {whose},"
                     f" and {member.name} at {', '.join(member.addresses)} here; the first counts"
                 )
-                self._report(declared, "error", f"spec.{name}", text)
+                self._report(declared, "error", f"spec.{name}", text, PassCode.LINK_MEMBER_REFUSED)
                 continue
             members.append(known)
         if not members:
             self._report(
-                declared, "info", f"spec.{name}", "no running cluster is found on this side: nothing is linked"
+                declared,
+                "info",
+                f"spec.{name}",
+                "no running cluster is found on this side: nothing is linked",
+                PassCode.NO_LINK,
             )
         return members
 
@@ -150,11 +159,11 @@ class _Resolution:
                 text = (
                     f"annotation {KV_CLUSTER} of pod {pod.key} is not a whole number from 0 to 2^64-1: it is left out"
                 )
-                self._report(declared, "warning", f"spec.{name}", text)
+                self._report(declared, "warning", f"spec.{name}", text, PassCode.LINK_MEMBER_REFUSED)
                 continue
             if ":" in pod.pod_ip:
                 text = f"pod {pod.key} has the address {pod.pod_ip} only: links are made over IPv4, so it is left out"
-                self._report(declared, "warning", f"spec.{name}", text)
+                self._report(declared, "warning", f"spec.{name}", text, PassCode.LINK_MEMBER_REFUSED)
                 continue
             address = f"{pod.pod_ip}:{side.port}"
             yield LinkMember(
@@ -166,7 +175,7 @@ class _Resolution:
             what, node, holder = f"cluster {cluster.id}", cluster.node or "", cluster_holder(cluster.id)
             if cluster.node and cluster.node not in self._scope.observed.nodes:
                 text = f"{what} is declared on node {cluster.node}, which does not exist: it opens no links itself"
-                self._report(declared, "warning", f"spec.{name}.clusters", text)
+                self._report(declared, "warning", f"spec.{name}.clusters", text, PassCode.UNKNOWN_NODE)
             pod = None if cluster.node else self._pod_at(cluster.addresses)
             if pod is not None:
                 node, holder, what = pod.node, pod_holder(pod.namespace, pod.name), f"pod {pod.key}"
@@ -191,11 +200,11 @@ class _Resolution:
         hosts = {address.rpartition(":")[0] for address in addresses}
         return next((node.name for node in self._scope.observed.nodes.values() if node.internal_ip in hosts), "")
 
-    def _report(self, declared: Declared[KVLink], severity: Severity, field: str, message: str) -> None:
+    def _report(self, declared: Declared[KVLink], severity: Severity, field: str, message: str, code: PassCode) -> None:
         origin = declared.origin
         subject = f"KVLink/{declared.document.name}"
         self._scope.diagnostics.append(
-            Diagnostic(severity, subject, origin.file, origin.line, origin.column, field, message)
+            Diagnostic(severity, subject, origin.file, origin.line, origin.column, field, message, code)
         )
 
 
@@ -330,7 +339,7 @@ def _bounded(scope: Scope, node: str, mine: Mapping[str, EndOrders]) -> Mapping[
             out += 1
     if out:
         text = f"{out} processes get no links: a node takes {wire.MAX_ENDS} processes and {wire.MAX_NODE_LINKS} links"
-        scope.diagnostics.append(Diagnostic("error", f"Node/{node}", "", 0, 0, "", text))
+        scope.diagnostics.append(Diagnostic("error", f"Node/{node}", "", 0, 0, "", text, PassCode.LINKS_LEFT_OUT))
     return kept
 
 

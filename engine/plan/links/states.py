@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.links import NO_PROCESS, ORDERED, STALE, EndReport, LinkReport, LinkState
 from belay.engine.model.plan_cache import CacheKey, Memo
@@ -58,7 +59,7 @@ def states(scope: Scope, pairs: Sequence[LinkPair]) -> list[LinkState]:
         )
     if len(pairs) > MAX_STATES:
         text = f"{len(pairs) - MAX_STATES} links are kept but not shown"
-        scope.diagnostics.append(Diagnostic("info", "KVLink", "", 0, 0, "", text))
+        scope.diagnostics.append(Diagnostic("info", "KVLink", "", 0, 0, "", text, PassCode.LINKS_LEFT_OUT))
     return sorted(rows, key=lambda row: (row.link, row.decode, row.prefill))
 
 
@@ -91,7 +92,7 @@ def _reported(scope: Scope, node: str) -> tuple[EndReport, ...]:
 
     ends, problem = scope.cache[_REPORTS].of(node, raw, parsed)
     if problem:
-        scope.diagnostics.append(Diagnostic("error", f"Node/{node}", "", 0, 0, "", problem))
+        scope.diagnostics.append(Diagnostic("error", f"Node/{node}", "", 0, 0, "", problem, PassCode.UNREADABLE))
     return ends
 
 

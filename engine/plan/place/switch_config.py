@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from belay.engine.model.cluster import Observed
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.job_options import JobOptions
 from belay.engine.model.labels import TOR_AFFINITY
@@ -58,7 +59,7 @@ def findings(observed: Observed, cache: PlanCache) -> list[Diagnostic]:
     if found is None:
         return []
     if isinstance(found, UnusableConfig):
-        return [Diagnostic("error", str(CONFIG), "", 0, 0, found.field, found.problem)]
+        return [Diagnostic("error", str(CONFIG), "", 0, 0, found.field, found.problem, PassCode.UNREADABLE)]
 
     known = {node.internal_ip for node in observed.nodes.values()}
     lost = [s.address for switch in found.switches for s in switch.servers if s.address not in known]
@@ -66,7 +67,7 @@ def findings(observed: Observed, cache: PlanCache) -> list[Diagnostic]:
         return []
     shown = ", ".join(sorted(lost)[:5]) + (" …" if len(lost) > 5 else "")
     text = f"{len(lost)} servers have the InternalIP of no node: {shown}; nothing is placed there"
-    return [Diagnostic("info", str(CONFIG), "", 0, 0, f"data.{wire.INFO}", text)]
+    return [Diagnostic("info", str(CONFIG), "", 0, 0, f"data.{wire.INFO}", text, PassCode.UNKNOWN_SERVERS)]
 
 
 def _imported(observed: Observed, cache: PlanCache) -> Switches | UnusableConfig | None:

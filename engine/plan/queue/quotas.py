@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from belay.engine.documents import Desired
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, Origin
 from belay.engine.plan.queue.queues import QUEUE_APIS, Queues, read_queue
 
@@ -56,4 +57,5 @@ def _finding(quota: _Quota, resource: str, most: int, beyond: int) -> Diagnostic
         "capability or let jobs end"
     )
     origin = quota.origin
-    return Diagnostic("warning", quota.object, origin.file, origin.line, origin.column, quota.field, text)
+    place = (origin.file, origin.line, origin.column)
+    return Diagnostic("warning", quota.object, *place, quota.field, text, PassCode.QUEUE_BEYOND)

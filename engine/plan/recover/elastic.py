@@ -16,6 +16,7 @@ import msgspec
 
 from belay.engine.gangs.forming import declared_rank
 from belay.engine.model.cluster import Pod
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.costs import RecoveryLevel
 from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.model.history import JobMemory
@@ -91,7 +92,8 @@ def _record_smaller(scope: Scope, gang: Gang, memory: JobMemory, training: list[
             last = msgspec.structs.replace(memory.recoveries[-1], level=RecoveryLevel.SHRINK.value)
             memory = msgspec.structs.replace(memory, recoveries=(*memory.recoveries[:-1], last))
         scope.memory.jobs[gang.key] = memory
-    scope.diagnostics.append(Diagnostic("info", f"{gang.kind}/{gang.namespace}/{gang.name}", "", 0, 0, "", text))
+    about = f"{gang.kind}/{gang.namespace}/{gang.name}"
+    scope.diagnostics.append(Diagnostic("info", about, "", 0, 0, "", text, PassCode.RUNS_SMALLER))
     for position, entry in enumerate(scope.pending):
         if (entry.namespace, entry.kind, entry.name) == (gang.namespace, gang.kind, gang.name):
             message = f"{text}, until there is room for the others: {entry.message}"

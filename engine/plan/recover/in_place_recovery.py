@@ -30,6 +30,7 @@ from belay.engine.model.cluster import (
     ids_of,
     mask_of,
 )
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.history import Healing, NodeMemory
 from belay.engine.model.jobs import Gang
@@ -112,7 +113,8 @@ def _give_up(scope: Scope, gang: Gang, chips: Mapping[str, int], why: str) -> No
     for name, mask in chips.items():
         _mark_hit(scope, name, mask)
     text = f"{gang.key}: its chips are not healed under it, so it is rescheduled: {why}"
-    scope.diagnostics.append(Diagnostic("info", f"{gang.kind}/{gang.namespace}/{gang.name}", "", 0, 0, "", text))
+    about = f"{gang.kind}/{gang.namespace}/{gang.name}"
+    scope.diagnostics.append(Diagnostic("info", about, "", 0, 0, "", text, PassCode.NOT_HEALED))
 
 
 # ---- start

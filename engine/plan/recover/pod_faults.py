@@ -6,6 +6,7 @@ from belay.engine.gangs.job_status import ended
 from belay.engine.model import relations
 from belay.engine.model.causes import Cause, CauseKind
 from belay.engine.model.cluster import Pod, ids_of, mask_of
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.disruption import awaits_its_deletion
 from belay.engine.model.faults import HEARTBEAT
@@ -114,7 +115,8 @@ def _counts_as_retry(scope: Scope, gang: Gang, pod: Pod) -> bool:
     if restart_scope.retryable(gang, pod):
         return True
     text = f"kubelet restarts containers under {pod.restart_policy}: fault-retry-times needs Never and is not applied"
-    scope.diagnostics.append(Diagnostic("warning", f"Pod/{pod.key}", "", 0, 0, "spec.restartPolicy", text))
+    field, code = "spec.restartPolicy", PassCode.RETRIES_NOT_COUNTED
+    scope.diagnostics.append(Diagnostic("warning", f"Pod/{pod.key}", "", 0, 0, field, text, code))
     return False
 
 

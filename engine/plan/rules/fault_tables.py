@@ -9,6 +9,7 @@ from typing import Any, Final
 from belay.engine.documents import SHIPPED, Declared, Desired
 from belay.engine.documents.fault_tables import FaultTable
 from belay.engine.model.cluster import Observed
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.faults import code_key
 from belay.engine.model.hardware_faults import ManualPolicy
@@ -46,14 +47,15 @@ def grace(observed: Observed, cache: PlanCache) -> Grace:
 def diagnostics(desired: Desired, observed: Observed, cache: PlanCache) -> list[Diagnostic]:
     """Errors in the ConfigMaps, and their tables that the repository's own ones override."""
     config, problems = _read(observed, cache)
-    out = [Diagnostic("error", p.object, "", 0, 0, p.field, p.message) for p in problems]
+    out = [Diagnostic("error", p.object, "", 0, 0, p.field, p.message, PassCode.UNREADABLE) for p in problems]
     for plane in sorted(_tables(config)):
         own = _own(desired, plane)
         if own is not None:
             origin = own.origin
             text = f"the repository's own table of plane {plane} stays in force over the cluster's ConfigMap"
             name = f"FaultTable/{own.document.name}"
-            out.append(Diagnostic("info", name, origin.file, origin.line, origin.column, "spec", text))
+            place = (origin.file, origin.line, origin.column)
+            out.append(Diagnostic("info", name, *place, "spec", text, PassCode.TABLE_OVERRIDDEN))
     return out
 
 

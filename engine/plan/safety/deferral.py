@@ -28,6 +28,7 @@ from belay.engine.model.actions import (
     kind_of,
 )
 from belay.engine.model.cluster import mask_of
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.model.plan import Deferred
 from belay.engine.model.rules import RuleKind
@@ -71,10 +72,11 @@ def run(scope: Scope) -> None:
             "what shards have reserved of the budgets cannot be read, so nothing disruptive is done: mend or delete it"
         )
         where = f"ConfigMap/{names.SYSTEM}/{names.BUDGET}"
-        scope.diagnostics.append(Diagnostic("error", where, "", 0, 0, f"data.{reservations.KEY}", message))
+        field, code = f"data.{reservations.KEY}", PassCode.BUDGET_UNREADABLE
+        scope.diagnostics.append(Diagnostic("error", where, "", 0, 0, field, message, code))
     if scope.desired.budget_broken and any(item.budget == BROKEN for item in scope.deferred):
         message = "a safety budget cannot be read, so nothing disruptive is done: correct the document"
-        scope.diagnostics.append(Diagnostic("error", "SafetyBudget", "", 0, 0, "", message))
+        scope.diagnostics.append(Diagnostic("error", "SafetyBudget", "", 0, 0, "", message, PassCode.BUDGET_UNREADABLE))
 
 
 class _BudgetFilter:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from belay.engine.model.actions import AnyAction, BindPod, EvictPod
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.plan import REFUSED, Deferred
 from belay.engine.model.refusals import NEXT_STEP, RefusalCause, ServerRefusal, is_waiting
@@ -100,4 +101,4 @@ def _finding(refusal: ServerRefusal) -> Diagnostic:
         f"{refusal.answer}. {NEXT_STEP[refusal.cause].capitalize()}"
     )
     place = (refusal.file, refusal.line, 1) if refusal.line else (refusal.file, 0, 0)
-    return Diagnostic("error", str(refusal.key.object), *place, "", message)
+    return Diagnostic("error", str(refusal.key.object), *place, "", message, PassCode.SERVER_REFUSED)

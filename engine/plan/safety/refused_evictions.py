@@ -13,6 +13,7 @@ import msgspec
 
 from belay.engine.model.actions import EvictPod, SignalJob
 from belay.engine.model.cluster import Pod
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.model.history import JobMemory
 from belay.engine.model.history_lines import HistoryLine, LineKind, read_line, with_line
@@ -144,4 +145,4 @@ def _diagnostic(pod: Pod, protecting: tuple[DisruptionBudget, ...], tries: int, 
         f"its eviction is refused after {times}: {_why(protecting)}. It still runs; the next try is at "
         f"{rfc3339(until)}, or when the budget allows it. To go on: {way}"
     )
-    return Diagnostic("warning", f"Pod/{pod.key}", "", 0, 0, "", text)
+    return Diagnostic("warning", f"Pod/{pod.key}", "", 0, 0, "", text, PassCode.EVICTION_REFUSED)

@@ -16,6 +16,7 @@ from typing import Final
 from belay.engine.documents import REPEATS, RepeatLimit, SafetyBudget, format_duration
 from belay.engine.documents.desired import Declared
 from belay.engine.model.actions import AnyAction, CreateObject, CreatePod, PartitionChip, ResetChips, kind_of
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, Origin
 from belay.engine.model.jobs import INDEPENDENT_KINDS
 from belay.engine.model.plan import REPEATED
@@ -198,4 +199,5 @@ def _diagnostic(kind: str, shown: str, rule: _Rule, count: int, until: float) ->
         f"before {rfc3339(until)}. Look for the cause in its Events and history; to go on sooner, raise max of "
         f"repeats in SafetyBudget {rule.name}"
     )
-    return Diagnostic("warning", shown.partition(" ")[0], rule.file, rule.line, 0, rule.field, text)
+    about = shown.partition(" ")[0]
+    return Diagnostic("warning", about, rule.file, rule.line, 0, rule.field, text, PassCode.REPEATS)

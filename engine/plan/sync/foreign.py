@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from belay.engine.documents import CLUSTER_KINDS, SHIPPED, Declared, Desired
 from belay.engine.documents.kinds import API_VERSION
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.labels import APPLIED_DIGEST
 from belay.engine.model.plan import IgnoredObject
@@ -35,7 +36,8 @@ def run(scope: Scope) -> None:
             continue
         reason, why = _why(scope, key, metadata)
         scope.ignored.append(IgnoredObject(f"{key.kind}/{key.name}", reason, why))
-        scope.diagnostics.append(Diagnostic("warning", f"{key.kind}/{key.name}", "", 0, 0, "", f"ignored: {why}"))
+        about, text = f"{key.kind}/{key.name}", f"ignored: {why}"
+        scope.diagnostics.append(Diagnostic("warning", about, "", 0, 0, "", text, PassCode.IGNORED))
 
 
 def declared_documents(desired: Desired) -> Iterator[Declared[Any]]:

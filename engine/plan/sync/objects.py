@@ -20,6 +20,7 @@ from belay.engine.model.actions import (
     Preconditions,
 )
 from belay.engine.model.cluster import Observed
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.labels import APPLIED_DIGEST, MANAGED_BY, PRUNE_ANNOTATION
 from belay.engine.model.plan_cache import CacheKey, Memo, PlanCache
@@ -203,7 +204,7 @@ def _prune(scope: Scope, wanted: set[ObjectKey]) -> None:
             f"the repository declares nothing, so {counted(len(gone), 'object')} that it declared before stay; "
             "to remove them keep at least one document in the tree"
         )
-        scope.diagnostics.append(Diagnostic("error", "", "", 0, 0, "", message))
+        scope.diagnostics.append(Diagnostic("error", "", "", 0, 0, "", message, PassCode.DECLARES_NOTHING))
         return
     fresh: dict[str, list[CreateObject]] = {}
     for action in scope.actions:
@@ -288,9 +289,8 @@ def _report_renamed(scope: Scope, key: ObjectKey, new: CreateObject) -> None:
         f"start from the beginning, and {key} goes once this one exists"
     )
     evidence = new.evidence
-    scope.diagnostics.append(
-        Diagnostic("warning", str(where), evidence.file, evidence.line, 1, "metadata.name", message)
-    )
+    place = (evidence.file, evidence.line, 1)
+    scope.diagnostics.append(Diagnostic("warning", str(where), *place, "metadata.name", message, PassCode.RENAMED))
 
 
 def _report_dropped(scope: Scope, manifest: Manifest, field: str) -> None:
@@ -300,12 +300,13 @@ def _report_dropped(scope: Scope, manifest: Manifest, field: str) -> None:
         f"has no effect: the cluster's definition of {key.kind} in {key.api_version} has no such field, so the API "
         "server drops it; renew the CustomResourceDefinition (Belay's are in deploy/crds), or take the field out"
     )
-    scope.diagnostics.append(Diagnostic("warning", str(key), origin.file, origin.line, origin.column, field, message))
+    place = (origin.file, origin.line, origin.column)
+    scope.diagnostics.append(Diagnostic("warning", str(key), *place, field, message, PassCode.FIELD_DROPPED))
 
 
 def _report_kept(scope: Scope, key: ObjectKey, why: str) -> None:
     message = f"is no longer declared, but stays: {why}"
-    scope.diagnostics.append(Diagnostic("info", str(key), "", 0, 0, "", message))
+    scope.diagnostics.append(Diagnostic("info", str(key), "", 0, 0, "", message, PassCode.KEPT))
 
 
 def _holds_objects(observed: Observed, namespace: str) -> bool:

@@ -24,6 +24,7 @@ from belay.engine.gangs.forming import gang_key
 from belay.engine.gangs.owners import annotations_of, controller_of, metadata
 from belay.engine.model.actions import DeleteObject
 from belay.engine.model.cluster import Pod, mask_of
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.history import HeldPrune
 from belay.engine.model.labels import BELAY_PREFIX, POD_TEMPLATE_HASH, PRUNE_ANNOTATION
@@ -103,7 +104,9 @@ class Pruning:
             f"{until}: {', '.join(names[:_SHOWN])}{more}. To delete them now, push a commit whose message ends with "
             f"the trailer '{CONFIRM}: {self._digest}'; to keep them, restore their documents"
         )
-        self._scope.diagnostics.append(Diagnostic("warning", "SafetyBudget", "", 0, 0, "", message))
+        self._scope.diagnostics.append(
+            Diagnostic("warning", "SafetyBudget", "", 0, 0, "", message, PassCode.PRUNE_DELAYED)
+        )
 
     def confirm(self, action: DeleteObject) -> str:
         """The digest with which a commit confirms this deletion; empty where it needs none."""
@@ -207,7 +210,7 @@ class Pruning:
             f"({'; '.join(hold.limits)}), so all of it waits for a person: {shown}{more}. To delete exactly these, "
             f"push a commit whose message ends with the trailer '{hold.trailer}'; to keep them, restore their documents"
         )
-        scope.diagnostics.append(Diagnostic("warning", "SafetyBudget", "", 0, 0, "", message))
+        scope.diagnostics.append(Diagnostic("warning", "SafetyBudget", "", 0, 0, "", message, PassCode.PRUNE_HELD))
 
 
 def emptied_layer(desired: Desired, inventory: Iterable[ObjectKey]) -> str:

@@ -13,6 +13,7 @@ from belay.engine.documents import Manifest
 from belay.engine.gangs.forming import gang_key
 from belay.engine.gangs.templates import pod_templates
 from belay.engine.model.cluster import Pod
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey, Origin
 from belay.engine.model.jobs import Gang
 from belay.engine.model.times import rfc3339
@@ -57,7 +58,8 @@ def report(scope: Scope) -> None:
             "push whether the new one would fit"
         )
         where = f"{gang.kind}/{gang.namespace}/{gang.name}"
-        scope.diagnostics.append(Diagnostic("info", where, origin.file, origin.line, origin.column, "", text))
+        place = (origin.file, origin.line, origin.column)
+        scope.diagnostics.append(Diagnostic("info", where, *place, "", text, PassCode.OLDER_TEMPLATE))
 
 
 def _object(gang: Gang) -> ObjectKey:

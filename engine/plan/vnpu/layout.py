@@ -22,6 +22,7 @@ from belay.engine.model.actions import (
     Preconditions,
 )
 from belay.engine.model.cluster import AgentReport, Orders, ids_of, mask_of
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, Severity
 from belay.engine.model.history import NodeMemory
 from belay.engine.model.levels import IN_SERVICE, NORMAL
@@ -167,9 +168,11 @@ def _order_node(scope: Scope, view: NodeView, wanted: _Wanted) -> None:
     node = view.node.name
     agent, orders = scope.observed.agents.get(node), scope.observed.orders.get(node)
     if _outstanding(scope, agent, orders):
-        for chip in _changing(agent, orders):
+        changing = list(_changing(agent, orders))
+        for chip in changing:
             _mark_resetting(scope, node, chip)
             _list_as_resetting(scope, view, chip)
+        _report_ordered(scope, view, [chip for chip in changing if chip in wanted])
         return
     if not orderable(scope, view):
         return
@@ -181,6 +184,15 @@ def _order_node(scope: Scope, view: NodeView, wanted: _Wanted) -> None:
         ordered |= _order_chip(scope, view, chip, templates, layout, epoch)
     if ordered:
         remember_epoch(scope, view, epoch)
+
+
+def _report_ordered(scope: Scope, view: NodeView, chips: Sequence[int]) -> None:
+    """Say that chips are on the way to what layouts ask for, which is not in force until the agent has answered."""
+    if chips:
+        names = ", ".join(view.chip(chip) for chip in chips)
+        text = f"{names} of node {view.node.name}: ordered as the layouts say, the agent has not answered yet"
+        about = f"Node/{view.node.name}"
+        scope.diagnostics.append(Diagnostic("info", about, "", 0, 0, "", text, PassCode.LAYOUT_ORDERED))
 
 
 def orderable(scope: Scope, view: NodeView) -> bool:
@@ -249,7 +261,8 @@ def _order_chip(
     if holder:
         severity: Severity = "error" if layout is not None and layout.document.spec.when_busy == "refuse" else "info"
         if layout is not None:
-            _report(scope, view, layout, chip, f"is in use by {holder}; it is cut when that ends", severity)
+            what = f"is in use by {holder}; it is cut when that ends"
+            _report(scope, view, layout, chip, what, severity, PassCode.LAYOUT_WAITS)
         return False
     doing = "cut into " + ", ".join(templates) if templates else "made whole again"
     return order_partition(
@@ -402,7 +415,13 @@ def layout_evidence(scope: Scope, layout: Declared[VNPULayout] | None) -> Eviden
 
 
 def _report(
-    scope: Scope, view: NodeView, layout: Declared[VNPULayout], chip: int, what: str, severity: Severity = "error"
+    scope: Scope,
+    view: NodeView,
+    layout: Declared[VNPULayout],
+    chip: int,
+    what: str,
+    severity: Severity = "error",
+    code: PassCode = PassCode.LAYOUT_REFUSED,
 ) -> None:
     origin = layout.origin
     scope.diagnostics.append(
@@ -414,5 +433,6 @@ def _report(
             column=origin.column,
             field="spec.chips",
             message=f"node {view.node.name} chip {chip}: {what}",
+            code=code,
         )
     )

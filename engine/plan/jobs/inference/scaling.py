@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from typing import Any, Final
 
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.labels import (
     INFERENCE_MANAGED,
     INFERENCE_METRIC_ROLE,
@@ -43,7 +44,7 @@ def keep(serving: ServingContext, role: ServingRole) -> dict[str, Any] | None:
         return {"type": kind, "ready": False, "message": f"unsupported scaling policy type: {kind}"[:200]}
     wrong = _invalid(nested_map(policy, "spec"))
     if wrong:
-        serving.context.warn(role.job, f"spec.scalingPolicy.spec.{wrong[0]}", wrong[1])
+        serving.context.warn(role.job, f"spec.scalingPolicy.spec.{wrong[0]}", wrong[1], PassCode.SCALING_REFUSED)
         return {"type": HPA, "ready": False, "message": f"{wrong[0]}: {wrong[1]}"}
     body = _autoscaler(role, name, nested_map(policy, "spec"))
     found = {api: raw for api in names.SCALER_APIS for key, raw in serving.children(role.job, api, names.SCALER)

@@ -11,6 +11,7 @@ import re
 from typing import Any, Final
 
 from belay.engine.gangs.job_status import merge_patch
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.labels import (
     INFERENCE_ROLE,
     INFERENCE_SERVICE,
@@ -95,7 +96,7 @@ def _set(serving: ServingContext, one: JobObject) -> None:
         status.refuse(context, one, "metadata.name", f"{text}; no service is created")
         return
     for text in rollout.malformed(one):
-        context.warn(one, "metadata.annotations", text)
+        context.warn(one, "metadata.annotations", text, PassCode.FIELD_IGNORED)
     template = nested_map(spec, "template")
     body = nested_map(template, "spec") if "roles" not in template else template
     for index in range(count):
@@ -126,7 +127,7 @@ def _service(serving: ServingContext, one: JobObject) -> None:
         status.refuse(context, one, "spec.roles", f"{wrong}; no instance set is created or changed")
         return
     for text in rollout.malformed(one):
-        context.warn(one, "metadata.annotations", text)
+        context.warn(one, "metadata.annotations", text, PassCode.FIELD_IGNORED)
     for role in roles:
         _keep(serving, one, _instance_set(one, role, str(nested_map(spec, "schedulingStrategy").get("type") or "")))
     wanted = {f"{one.key.name}-{role['name']}" for role in roles}
@@ -208,7 +209,7 @@ def _roles(
             status.refuse(context, one, *wrong)
             continue
         for text in rollout.malformed(one):
-            context.warn(one, "metadata.annotations", text)
+            context.warn(one, "metadata.annotations", text, PassCode.FIELD_IGNORED)
         line = [other for other in (above, parent) if other is not None]
         paused = any(annotations_of(other).get(ROLLOUT_ANNOTATION) == names.PAUSED for other in line)
         strategy = nested_map(above.raw, "spec", "schedulingStrategy").get("type") if above is not None else None

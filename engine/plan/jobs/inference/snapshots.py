@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from belay.engine.model.cluster import Pod
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.labels import (
     CONTAINER_SNAPSHOT,
@@ -88,7 +89,8 @@ def keep(serving: ServingContext, role: ServingRole) -> None:
         return
     if not _folder(nested_map(role.spec, "spec", "template")):
         where = "spec.template.spec.containers[0].env"
-        serving.context.warn(role.job, where, f"snapshots need the variable {FOLDER} with their folder; none is made")
+        text = f"snapshots need the variable {FOLDER} with their folder; none is made"
+        serving.context.warn(role.job, where, text, PassCode.NO_SNAPSHOT)
         return
     for one in role.declared:
         _keep_config_map(serving, role, one)
@@ -118,7 +120,7 @@ def _watch_first(serving: ServingContext, role: ServingRole, first: ServingInsta
     if late or failed:
         why = f"pod {failed[0].name} could not save" if failed else f"it has not saved within {TIMEOUT / 60:.0f} min"
         text = f"instance {first.key.name} serves without a snapshot: {why}; see the node agent's log"
-        serving.context.warn(role.job, f"metadata.labels[{CONTAINER_SNAPSHOT}]", text)
+        serving.context.warn(role.job, f"metadata.labels[{CONTAINER_SNAPSHOT}]", text, PassCode.NO_SNAPSHOT)
     for pod in pods:
         _mark(serving, role, pod, SAVE, serves=bool(late or failed))
     return False

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from belay.engine.gangs.job_status import merge_patch
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.times import rfc3339
 from belay.engine.model.unstructured import nested_list
 from belay.engine.plan.jobs.inference.labels import VALIDATE_ERROR
@@ -48,7 +49,7 @@ def report(
 
 def refuse(context: ExpansionContext, one: JobObject, where: str, message: str) -> None:
     """Say what is wrong with an object, as a finding, in its condition and thereby as an Event."""
-    context.warn(one, where, f"{VALIDATE_ERROR}: {message}")
+    context.warn(one, where, f"{VALIDATE_ERROR}: {message}", PassCode.INVALID_SERVICE)
     text = f"{where}: {message}"[:MAX_MESSAGE]
     _write(
         context, one, dict(one.status), {"type": "Ready", "status": "False", "reason": VALIDATE_ERROR, "message": text}
