@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from belay.engine.cli.selection import Answer
-from belay.engine.errors import InputError
 from belay.engine.kube import POD, Kube, NotFound, Resource, resource_for
 from belay.engine.model.labels import ASCEND_REAL, HUAWEI_PREFIX
+
+if TYPE_CHECKING:
+    from belay.engine.cli.label_selectors import LabelSelector
 
 Json = Mapping[str, Any]
 _BELAY: Final = "belay.dev/v1alpha1"
@@ -38,7 +40,7 @@ class ListedObjects:
         return Answer(columns, sorted(found, key=lambda one: [str(one.get(key)) for key in columns[:2]]), wide)
 
 
-def listed(what: str, labels: str, inputs: Mapping[str, Any]) -> ListedObjects:
+def listed(what: str, labels: LabelSelector | None, inputs: Mapping[str, Any]) -> ListedObjects:
     """The objects of a kind: of the live cluster, or of a file.
 
     Raises:
@@ -51,17 +53,16 @@ def listed(what: str, labels: str, inputs: Mapping[str, Any]) -> ListedObjects:
         return with_kube(
             inputs["kubeconfig"], lambda kube: read_objects(what, labels, kube), context=inputs["context"]
         )  # fmt: skip
-    if labels:
-        raise InputError("pods are chosen by labels from a live cluster", where="-l", hint="Leave --cluster out.")
     items, clock, _ = cluster_items(inputs["cluster"], None, None)
     kind = OBJECTS[what].kind
-    return ListedObjects([item for item in items if item.get("kind") == kind], clock)
+    of_kind = (item for item in items if item.get("kind") == kind)
+    return ListedObjects([item for item in of_kind if labels is None or labels.chooses(item)], clock)
 
 
-async def read_objects(what: str, labels: str, kube: Kube) -> ListedObjects:
+async def read_objects(what: str, labels: LabelSelector | None, kube: Kube) -> ListedObjects:
     """The objects of a kind over a connection; none where the cluster does not serve it."""
     try:
-        items = (await kube.list(OBJECTS[what], labels=labels or None)).items
+        items = (await kube.list(OBJECTS[what], labels=labels.text if labels else None)).items
     except NotFound:
         items = []
     return ListedObjects(items, time.time())

@@ -21,6 +21,7 @@ from belay.engine.cli.known_names import complete_row
 
 if TYPE_CHECKING:
     from belay.engine.cli.inputs import PlannedCluster
+    from belay.engine.cli.label_selectors import ChosenObjects, LabelSelector
     from belay.engine.cli.listed import ListedObjects
     from belay.engine.cli.published import PublishedCluster
     from belay.engine.cli.selection import Answer
@@ -66,7 +67,8 @@ def status(watch: bool, kubeconfig: str | None, context: str | None, output: str
 @click.argument("name", required=False, shell_complete=complete_row)
 @click.option("-n", "--namespace", metavar="NAMESPACE", help="Only jobs, pods and recoveries of this namespace.")
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Of all namespaces, which is the default.")
-@click.option("-l", "--selector", "labels", metavar="SELECTOR", help="Only pods with these labels, such as app=train.")
+@click.option("-l", "--selector", "labels", metavar="SELECTOR", help="Only those with these labels: app=train, "
+              "tier!=test, team in (a,b), !gpu; chips, faults and vnpus by those of their node.")  # fmt: skip
 @click.option("-w", "--watch", is_flag=True, help="Then print what changes, as it changes.")
 @click.option("--output-watch-events", "events", is_flag=True, help="With -w: say ADDED, MODIFIED or DELETED.")
 @click.option("--no-headers", is_flag=True, help="Print a table without its headings.")
@@ -93,10 +95,8 @@ def get(
 
     if everywhere and namespace:
         raise InputError("give a namespace, or all of them", where="-n, -A")
-    if labels and what != "pods":
-        raise InputError(f"{what} are not chosen by labels", where="-l", hint="--filter COLUMN=VALUE chooses them")
     chosen = (*filters, f"namespace={namespace}") if namespace else filters
-    asked = AskedRows(what, name, chosen, labels or "", output, inputs)
+    asked = AskedRows(what, name, chosen, _selector_of(what, labels), output, inputs)
     if watch:
         _watch(asked, every, events=events, headings=not no_headers)
         return
@@ -113,28 +113,46 @@ def get(
         show.table(columns, _cells(columns, rows), now=reading.now, headings=not no_headers)
 
 
+def _selector_of(what: str, labels: str | None) -> LabelSelector | None:
+    """The selector that -l gives; None without one."""
+    from belay.engine.cli.label_selectors import LabelSelector, check_kind
+    from belay.engine.cli.listed import OBJECTS
+
+    if not labels:
+        return None
+    if what not in OBJECTS:
+        check_kind(what)
+    return LabelSelector(labels)
+
+
 class AskedRows:
     """What `belay get` is asked for, and where the answer comes from: the published status, the API, or a plan."""
 
     def __init__(
-        self, what: str, name: str | None, filters: Sequence[str], labels: str, output: str, inputs: Mapping[str, Any]
-    ) -> None:
+        self, what: str, name: str | None, filters: Sequence[str], labels: LabelSelector | None, output: str,
+        inputs: Mapping[str, Any],
+    ) -> None:  # fmt: skip
         self.what, self.output, self.inputs = what, output, inputs
         self._name, self._filters, self._labels = name, filters, labels
+        self._chosen: ChosenObjects | None = None
 
     def read(self) -> Reading:
         """The cluster, read once."""
         from belay.engine.cli.inputs import plan_cluster, published_cluster
+        from belay.engine.cli.label_selectors import chosen_once
         from belay.engine.cli.listed import OBJECTS, listed
 
         if self.what in OBJECTS:
             return listed(self.what, self._labels, self.inputs)
+        if self._labels is not None:
+            self._chosen = chosen_once(self.what, self._labels, self.inputs)
         published = published_cluster(self.what, self.inputs) if self._is_published() else None
         return published or plan_cluster(**self.inputs)
 
     def reader(self) -> Callable[[Kube], Awaitable[Reading]]:
         """The same at each call over a connection, for ``-w``."""
         from belay.engine.cli.inputs import cluster_planner, read_published
+        from belay.engine.cli.label_selectors import chosen_live
         from belay.engine.cli.listed import OBJECTS, read_objects
 
         plan = cluster_planner(self.inputs)
@@ -142,6 +160,8 @@ class AskedRows:
         async def read(kube: Kube) -> Reading:
             if self.what in OBJECTS:
                 return await read_objects(self.what, self._labels, kube)
+            if self._labels is not None:
+                self._chosen = await chosen_live(self.what, self._labels, kube)
             published = await read_published(self.what, kube) if self._is_published() else None
             return published or await plan(kube)
 
@@ -150,7 +170,8 @@ class AskedRows:
     def rows(self, reading: Reading) -> tuple[Answer, Rows]:
         """The answer, and the rows of it that are meant."""
         answer = reading.answer(self.what)
-        return answer, _selected(self.what, answer, self._name, self._filters, reading.now)
+        rows = _selected(self.what, answer, self._name, self._filters, reading.now)
+        return answer, rows if self._chosen is None else [row for row in rows if self._chosen.has(row)]
 
     def _is_published(self) -> bool:
         from belay.engine.cli.inputs import asks_of_now
