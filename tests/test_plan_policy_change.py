@@ -8,7 +8,9 @@ import msgspec
 
 from belay.engine.model.actions import IsolateNode
 from belay.engine.model.cluster import Observed
-from tests.worlds import decide, desired, document, fault, node, node_report, observed, pod, report
+from belay.engine.plan import plan
+from belay.engine.status.conditions import StatusCondition, conditions, standing
+from tests.worlds import NOW, decide, desired, document, fault, node, node_report, observed, pod, report
 
 CODE = "0100000D"
 HARSH = document("FaultPolicy", "p", levels={CODE: "SeparateFault"})
@@ -31,6 +33,16 @@ def test_a_policy_that_isolates_more_nodes_than_allowed_is_held_back() -> None:
     assert scope.actions == [] and scope.deferred == []
     (said,) = [d for d in scope.diagnostics if d.severity == "error"]
     assert "held back" in said.message and "n0, n1, n2, n3, n4" in said.message
+
+
+def test_a_revision_whose_policy_is_held_back_is_not_in_force() -> None:
+    before = nodes(5)
+    known = msgspec.structs.replace(before, history=decide(before).memory.frozen(""))
+    result = plan(desired(HARSH), known, NOW)
+    everything = StatusCondition("Applied", "True", "Everything")
+    (applied,) = conditions([], everything, result, standing(result, known, ()))
+    assert (applied.status, applied.reason) == ("False", "HeldBack")
+    assert applied.message.startswith("FaultPolicy/p: ") and "the previous version stays in force" in applied.message
 
 
 def test_a_policy_within_the_budget_acts() -> None:

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 
 from belay.engine.load.earlier_manifests import with_earlier
-from belay.engine.model.actions import DeleteObject, PatchObject
+from belay.engine.model.actions import DeleteObject, PatchObject, ReleaseChip
 from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.plan import Plan, PruneHold
 from belay.engine.model.refusals import LONGEST_WAIT_MS, RefusalCause
@@ -402,6 +402,23 @@ def test_an_isolation_is_in_force_once_its_order_has_been_carried_out() -> None:
     assert (first.status, first.reason) == ("False", "Applying") and node in first.message
     world.until_quiet()
     assert applied() == everything
+
+
+def test_a_removed_isolation_is_in_force_once_its_chips_are_released() -> None:
+    small, other = job("small", workers=0, chips=1), "node-11"
+    by_hand = {
+        "apiVersion": "belay.dev/v1alpha1", "kind": "Isolation", "metadata": {"name": "hbm"},
+        "spec": {"chips": [{"node": other, "chips": [3]}], "reason": "hbm"},
+    }  # fmt: skip
+    world = running(small, by_hand)
+    world.push(tree(small))
+    seen = world.observer.observed()
+    releasing = world.step()
+    assert any(isinstance(action, ReleaseChip) for action in releasing.actions)
+    assert standing(releasing, seen, ()).waiting == (ObjectKey("v1", "Node", "", other),)
+    world.until_quiet()
+    seen = world.observer.observed()
+    assert standing(world.step(), seen, ()).waiting == ()
 
 
 def test_a_larger_budget_releases_the_set() -> None:

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from belay.engine.cli import main
 from belay.engine.cli.syncing import WantedRevision, sync_standing
+from belay.engine.cli.waiting import WaitStanding
 from belay.engine.kube import CONFIGMAP
 from belay.engine.model.labels import ABOUT_LABEL
 from belay.engine.serve.engine_client import EngineClient
@@ -135,6 +136,20 @@ BAD_DOCUMENT = [{"type": "Applied", "status": "False", "reason": "ExceptRefused"
 HELD = [{"type": "Applied", "status": "False", "reason": "HeldBack", "message": "2 held back"}]
 BY_SERVER = [{"type": "Applied", "status": "False", "reason": "RefusedByServer", "message": "1 refused"}]
 APPLYING = [{"type": "Applied", "status": "False", "reason": "Applying", "message": "1 on the way"}]
+
+
+def test_a_policy_that_is_held_back_and_a_layout_that_waits_are_said() -> None:
+    commit = "a" * 40
+    wanted = WantedRevision(commit, lambda later: False)
+
+    def standing(conditions: list[dict[str, str]], code: str) -> WaitStanding:
+        status = read_status([sync_map(commit, conditions, **{"diagnostics.json": json.dumps([{"code": code}])})])
+        return sync_standing(status, wanted, settled=True)
+
+    held = standing(HELD, "PolicyHeldBack")
+    assert held.hopeless and "Narrow the policy" in held.text
+    waits = standing(IN_FORCE, "LayoutWaits")
+    assert waits.reached and waits.text.endswith("1 chip is cut once free (belay status)")
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,11 @@ from belay.engine.documents import Desired
 from belay.engine.load import load
 from belay.engine.model.actions import PartitionChip
 from belay.engine.model.cluster import AgentReport, AgentVNPU, Observed, Orders
+from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.plan import Plan
 from belay.engine.plan import plan
+from belay.engine.status import conditions as conditions_module
+from belay.engine.status.conditions import StatusCondition
 from tests import worlds
 from tests.worlds import NOW
 
@@ -114,6 +117,22 @@ def test_an_open_order_is_not_repeated_and_keeps_its_chip_out() -> None:
     result = plan(declared(), cluster(orders=standing()), NOW)
     assert cuts(result) == []
     assert [(c.chip, c.state) for c in result.chips] == [("Ascend310P-0", "resetting")]
+
+
+def test_a_layout_is_in_force_once_the_agent_has_cut_its_chips() -> None:
+    node, everything = ObjectKey("v1", "Node", "", "n0"), StatusCondition("Applied", "True", "Everything")
+    ordering = plan(declared(), cluster(), NOW)
+    assert cuts(ordering) and conditions_module.standing(ordering, cluster(), ()).waiting == (node,)
+
+    ordered = cluster(orders=standing())
+    unanswered = plan(declared(), ordered, NOW)
+    stands = conditions_module.standing(unanswered, ordered, ())
+    assert not cuts(unanswered) and stands.waiting == (node,)
+    (applied,) = conditions_module.conditions([], everything, unanswered, stands)
+    assert (applied.status, applied.reason) == ("False", "Applying") and "Node/n0" in applied.message
+
+    done = cluster((100, "vir04", ""), (101, "vir02_1c", ""), done=1, orders=standing())
+    assert conditions_module.standing(plan(declared(), done, NOW), done, ()).waiting == ()
 
 
 def test_a_failed_cut_is_tried_again_after_a_while_only() -> None:

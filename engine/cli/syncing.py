@@ -91,12 +91,26 @@ def sync_standing(status: PublishedStatus, wanted: WantedRevision, *, settled: b
     from belay.engine.cli.waiting import WaitStanding, revision_standing
 
     found = revision_standing(status, wanted.commit, wanted.is_within)
-    hindrance = "" if found.reached or status.no_pass or not settled else _hindrance(status, wanted)
+    if found.reached:
+        return found._replace(text=found.text + _later(status))
+    hindrance = "" if status.no_pass or not settled else _hindrance(status, wanted)
     return WaitStanding(False, True, f"{found.text}. {hindrance}") if hindrance else found
+
+
+def _later(status: PublishedStatus) -> str:
+    """What of the revision takes effect once chips are free, as it waits for running work; empty: nothing."""
+    from belay.engine.model.codes.passes import PassCode
+    from belay.engine.model.wording import counted
+
+    waiting = sum(one.get("code") == PassCode.LAYOUT_WAITS for one in status.diagnostics)
+    if not waiting:
+        return ""
+    return f"; {counted(waiting, 'chip')} {'is' if waiting == 1 else 'are'} cut once free (belay status)"
 
 
 def _hindrance(status: PublishedStatus, wanted: WantedRevision) -> str:
     """What must be done before the revision can come into force; empty where waiting helps."""
+    from belay.engine.model.codes.passes import PassCode
     from belay.engine.status.conditions import API_REFUSES, EXCEPT_REFUSED
 
     read = status.attempted.startswith(wanted.commit) or wanted.is_within(status.attempted)
@@ -107,6 +121,8 @@ def _hindrance(status: PublishedStatus, wanted: WantedRevision) -> str:
         return "Mend what is refused and push again."
     if digest := str(status.held_prune.get("digest") or ""):
         return f"Deletions wait for a person: belay confirm {digest[:12]}, or belay rollback."
+    if any(one.get("code") == PassCode.POLICY_HELD_BACK for one in status.diagnostics):
+        return "Narrow the policy, or raise the budget, and push again."
     applied = next((one for one in status.conditions if one.get("type") == "Applied"), {})
     if applied.get("reason") == EXCEPT_REFUSED:
         return "Mend the documents (belay validate) and push again."

@@ -11,8 +11,20 @@ from typing import Final
 
 import msgspec
 
-from belay.engine.model.actions import AnyAction, CreateObject, DeleteObject, IsolateChip, IsolateNode, PatchObject
+from belay.engine.model.actions import (
+    AnyAction,
+    CreateObject,
+    DeleteObject,
+    IsolateChip,
+    IsolateNode,
+    PartitionChip,
+    PatchObject,
+    ReleaseChip,
+    ReleaseNode,
+)
+from belay.engine.model.causes import Cause, CauseKind
 from belay.engine.model.cluster import Observed
+from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.freshness import APPLIED, READY
 from belay.engine.model.plan import REFUSED, Deferred, Plan
@@ -28,6 +40,7 @@ API_REFUSES: Final = "RefusedByServer"
 HELD_BACK: Final = "HeldBack"
 APPLYING: Final = "Applying"
 _LONGEST_MESSAGE: Final = 1024
+_OF_LAYOUTS: Final = frozenset({ActionReason.LAYOUT_DIFFERS, ActionReason.LAYOUT_REMOVED})
 
 
 class StatusCondition(msgspec.Struct, frozen=True):
@@ -83,7 +96,7 @@ def standing(plan: Plan, observed: Observed, declared: Iterable[ObjectKey]) -> S
     """How each declared object, and each that is to be deleted, stands in the cluster of this pass."""
     refused = {row.key.object: row for row in plan.refusals}
     held = {key: row for row in plan.deferred if row.budget != REFUSED and (key := _synced(row.action)) is not None}
-    ordered = {key for action in plan.actions if (key := _synced(action)) is not None}
+    ordered = {key for action in plan.actions if (key := _synced(action)) is not None} | _being_cut(plan)
     wanted = set(declared)
     elsewhere = {key for key in (*held, *ordered) if key not in wanted}
     deleted = {row.key.object for row in plan.refusals if row.key.verb == "DeleteObject"}
@@ -111,7 +124,7 @@ def conditions(
     found = list(read[:-1])
     ready = list(read[-1:])
     if applied is not None:
-        applied = _applied(applied, stands)
+        applied = _with_held_policy(_applied(applied, stands), plan)
         found.append(applied)
     if plan.held_prune is not None:
         hold = plan.held_prune
@@ -141,6 +154,14 @@ def _applied(read: StatusCondition, stands: Standing) -> StatusCondition:
     if read.reason != EVERYTHING:
         message = f"{message}; {read.message}"
     return StatusCondition(APPLIED, "False", reason, message[:_LONGEST_MESSAGE])
+
+
+def _with_held_policy(applied: StatusCondition, plan: Plan) -> StatusCondition:
+    """``Applied`` is False while a policy of the revision is held back, as the version before it counts."""
+    held = next((one for one in plan.diagnostics if one.code == PassCode.POLICY_HELD_BACK), None)
+    if held is None or applied.status != "True":
+        return applied
+    return StatusCondition(APPLIED, "False", HELD_BACK, f"{held.object}: {held.message}"[:_LONGEST_MESSAGE])
 
 
 def _not_ready(applied: StatusCondition | None, plan: Plan) -> StatusCondition | None:
@@ -181,7 +202,23 @@ def _synced(action: AnyAction) -> ObjectKey | None:
     # status is written while what the pass ordered is on its way: an Isolation is in force once nothing is ordered
     if isinstance(action, IsolateNode | IsolateChip) and action.evidence.rule_kind is RuleKind.ISOLATION:
         return ObjectKey("v1", "Node", "", action.node)
+    if isinstance(action, ReleaseNode | ReleaseChip) and _by_document(action):
+        return ObjectKey("v1", "Node", "", action.node)
+    if isinstance(action, PartitionChip) and action.reason in _OF_LAYOUTS:
+        return ObjectKey("v1", "Node", "", action.node)
     return None
+
+
+def _by_document(action: ReleaseNode | ReleaseChip) -> bool:
+    """Whether it comes back because a document was changed or removed, not because its faults have ended."""
+    cause = action.evidence.cause
+    return isinstance(cause, Cause) and cause.kind is CauseKind.DOCUMENT
+
+
+def _being_cut(plan: Plan) -> set[ObjectKey]:
+    """The nodes that have not answered the order by which their chips are cut as a layout says."""
+    found = (one.object for one in plan.diagnostics if one.code == PassCode.LAYOUT_ORDERED)
+    return {ObjectKey("v1", "Node", "", name.removeprefix("Node/")) for name in found}
 
 
 def _stands(observed: Observed, key: ObjectKey) -> bool:
