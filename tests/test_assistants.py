@@ -24,9 +24,15 @@ from tests import llms_page
 from tests.bench import clusters
 from tests.history_world import HistoryWorld
 from tests.needs import lacking
+from tests.test_published import config_maps
 
 ROOT = Path(__file__).resolve().parents[1]
 Talk = Callable[[Any], Awaitable[Any]]
+POOL = """apiVersion: belay.dev/v1alpha1
+kind: NodePool
+metadata: {name: a}
+spec: {product: atlas-800t-a2, selector: {matchLabels: {pool: a}}}
+"""
 
 
 class RecordingServer(ApiServer):
@@ -67,27 +73,37 @@ def test_an_assistant_gets_the_answers_of_the_verbs_with_evidence(tmp_path: Path
     world.submit("default/AscendJob/llm", user="ann")
     world.look()
     items = clusters.cluster(2, 1)
+    items += config_maps(items)
+    (tmp_path / "state" / "desired").mkdir(parents=True)
+    (tmp_path / "state" / "desired" / "pool.yaml").write_text(POOL)
     file = tmp_path / "cluster.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
 
     async def ask(client: Any) -> Any:
         tools = (await client.list_tools()).tools
         said = [
-            await client.call_tool("get", {"what": "nodes"}),
+            await client.call_tool("get", {"what": "nodes", "labels": "kubernetes.io/hostname!=none"}),
             await client.call_tool("history", {"since": "2026-01-01"}),
             await client.call_tool("explain", {"kind": "node", "name": "--kubeconfig=/etc/shadow"}),
+            await client.call_tool("explain", {"kind": "code", "name": "ReportHeld"}),
+            await client.call_tool("explain", {"kind": "code", "name": "80c98001"}),
+            await client.call_tool("explain", {"kind": "queue", "name": "default"}),
         ]
         return tools, said
 
-    tools, (nodes, history, refused) = talk(["--cluster", str(file), "--database", world.url], ask)
+    options = ["--cluster", str(file), "--database", world.url, "--desired", str(tmp_path / "state")]
+    tools, (nodes, history, refused, word, fault, queue) = talk(options, ask)
     assert [tool.name for tool in tools] == ["status", "get", "explain", "plan", "history", "report"]
     assert all(tool.annotations.read_only_hint and not tool.annotations.destructive_hint for tool in tools)
 
     answer = json.loads(text_of(nodes))
-    verb = CliRunner().invoke(main, ["get", "nodes", "--cluster", str(file), "-o", "json"])
+    verb = CliRunner().invoke(main, ["get", "nodes", *options[:2], *options[4:], "-o", "json"])
     assert answer["answer"] == json.loads(verb.stdout) and len(answer["answer"]) == 2
     assert answer["evidence"]["command"].startswith("belay get -o json")
     assert json.loads(text_of(history))["answer"]["records"][0]["job"] == "default/AscendJob/llm"
+    assert json.loads(text_of(word))["answer"][0]["wayOut"].startswith("Wait for the next report")
+    assert json.loads(text_of(fault))["answer"]["code"] == "80C98001"
+    assert json.loads(text_of(queue))["answer"]["queue"] == "default"
     # a name is never an option
     assert refused.is_error and "'--kubeconfig=/etc/shadow'" in text_of(refused)
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from belay.engine.cli.codes import PUBLISHED_KINDS
 from belay.engine.errors import BelayError, InputError, bounded
 from belay.engine.log import redact
 
@@ -28,7 +29,7 @@ LONGEST_WORD: Final = 600
 #: The verbs that are run, with the options that a question may set.
 VERBS: Final[Mapping[str, frozenset[str]]] = {
     "explain": frozenset(),
-    "get": frozenset(),
+    "get": frozenset({"--selector"}),
     "history": frozenset({"--since", "--until", "--limit", "--audit"}),
     "plan": frozenset({"--now-only", "--explain", "--desired"}),
     "report": frozenset({"--since", "--until"}),
@@ -79,7 +80,7 @@ class McpAnswers:
             if not word or len(word) > LONGEST_WORD or not word.isprintable():
                 raise InputError(f"{bounded(word, 60)!r} is not a name or a time")
         command = [verb, "-o", "json"]
-        given = {name: self._inputs[name] for name in _INPUTS[verb] if name in self._inputs}
+        given = {name: self._inputs[name] for name in _inputs_of(verb, words) if name in self._inputs}
         for name, value in {**given, **options}.items():
             if name not in VERBS[verb] and name not in given:
                 raise InputError(f"belay {verb} takes no {bounded(name, 40)} here")
@@ -88,6 +89,14 @@ class McpAnswers:
             elif value:
                 command.append(f"{name}={value}")
         return [*command, "--", *words]
+
+
+def _inputs_of(verb: str, words: Sequence[str]) -> tuple[str, ...]:
+    """The options of the server that a question takes."""
+    if verb == "explain" and words and words[0] in PUBLISHED_KINDS:
+        # explained as the engine published it: no clone is laid over the cluster
+        return tuple(name for name in _INPUTS[verb] if name != "--desired")
+    return _INPUTS[verb]
 
 
 def fitted(document: dict[str, Any], most: int = MOST_CHARS) -> str:

@@ -77,18 +77,39 @@ def _tools(answers: Any) -> tuple[Any, ...]:
 
     async def get(
         what: Literal[
-            "pools", "nodes", "chips", "jobs", "queues", "faults", "recoveries", "revisions", "vnpus", "links"
+            "pools",
+            "nodes",
+            "chips",
+            "jobs",
+            "pods",
+            "queues",
+            "faults",
+            "recoveries",
+            "revisions",
+            "vnpus",
+            "links",
+            "isolations",
+            "budgets",
+            "policies",
         ],
         name: str = "",
+        labels: str = "",
     ) -> str:
-        """Rows about one kind of thing. name: a node, NODE/CHIP, a job as NAMESPACE/NAME, a queue; nothing: all."""
-        return await _said(answers.ask("get", [what, *([name] if name else [])]))
-
-    async def explain(kind: Literal["pod", "job", "chip", "node", "link", "order"], name: str) -> str:
-        """Why a pod or job (NAMESPACE/NAME), chip (NODE/NUMBER), node, link or order is as it is, with the rule, its
-        place in Git and its commit; what comes next; and the way out.
+        """Rows about one kind of thing. name: a node, NODE/CHIP, a job as NAMESPACE/NAME, a queue; nothing: all.
+        labels: a selector as kubectl takes it (team=nlp,tier!=test).
         """
-        return await _said(answers.ask("explain", [kind, name]))
+        return await _said(answers.ask("get", [what, *([name] if name else [])], {"--selector": labels}))
+
+    async def explain(
+        kind: Literal["pod", "job", "chip", "node", "link", "order", "queue", "pool", "policy", "revision", "code"],
+        name: str,
+    ) -> str:
+        """Why a pod or job (NAMESPACE/NAME), chip (NODE/NUMBER), node, link, order, queue, pool, policy or revision is
+        as it is, with the rule, its place in Git and its commit; what comes next; and the way out. Or what a code
+        means, why it is met and what to do: the word at the end of a finding, a reason (TopologyNotMet), or the code of
+        a fault (80C98001).
+        """
+        return await _said(answers.ask("explain", [name] if kind == "code" else [kind, name]))
 
     async def plan(next_pass_only: bool = False) -> str:
         """What the next pass will do and why, and where every job ends up once nothing is left to do."""
