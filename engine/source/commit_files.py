@@ -20,7 +20,7 @@ _HELD_DEPTH: Final = 50
 _MAX_VOUCHED: Final = 1000
 
 
-class FileVersion(NamedTuple):
+class CommittedFile(NamedTuple):
     """One version of a file: the commit that has it, and its blob id."""
 
     commit: str
@@ -53,15 +53,15 @@ class CommitFiles:
             objects.entries(sha, self._prefix), self._prefix, self._limits, lambda entry: objects.follow(sha, entry)
         )
 
-    def versions(self, objects: ObjectStore, sha: str, path: str, limit: int) -> list[FileVersion]:
+    def versions(self, objects: ObjectStore, sha: str, path: str, limit: int) -> list[CommittedFile]:
         """A file's versions within the size limit, up to a commit, newest first."""
         versions = [v for v in objects.versions(sha, self._prefix + path, limit) if v.mode in REGULAR]
         sizes = objects.sizes(v.blob for v in versions)
-        return [FileVersion(v.sha, v.blob) for v in versions if sizes[v.blob] <= self._limits.blob]
+        return [CommittedFile(v.sha, v.blob) for v in versions if sizes[v.blob] <= self._limits.blob]
 
     def hold_refused(self, objects: ObjectStore, sha: str, selection: TreeSelection) -> TreeSelection:
         """The selection with the last acceptable version of each refused file in force."""
-        held: dict[str, FileVersion] = {}
+        held: dict[str, CommittedFile] = {}
         for problem in selection.problems[:_MAX_HELD]:
             if is_document_path(problem.path) and (version := self._last_good(objects, sha, problem.path)):
                 held[problem.path] = version
@@ -93,7 +93,7 @@ class CommitFiles:
             return None
         return TreeSelection(files, all_sizes, (), False)
 
-    def _last_good(self, objects: ObjectStore, sha: str, path: str) -> FileVersion | None:
+    def _last_good(self, objects: ObjectStore, sha: str, path: str) -> CommittedFile | None:
         """The newest acceptable version of a file before ``sha``. Where signatures are required, it is the version in
         the tree of a commit that verifies itself: an unsigned ancestor gives none."""
         if not self._verifier.required:
@@ -104,7 +104,7 @@ class CommitFiles:
             if found is None or found.mode not in REGULAR or (refused is not None and found.blob == refused.blob):
                 continue
             if objects.sizes([found.blob])[found.blob] <= self._limits.blob and self._vouches(objects, commit):
-                return FileVersion(commit, found.blob)
+                return CommittedFile(commit, found.blob)
         return None
 
     def _vouches(self, objects: ObjectStore, commit: str) -> bool:
@@ -117,7 +117,7 @@ class CommitFiles:
         return self._vouched[name]
 
 
-def hold(selection: TreeSelection, versions: Mapping[str, FileVersion]) -> TreeSelection:
+def hold(selection: TreeSelection, versions: Mapping[str, CommittedFile]) -> TreeSelection:
     """Keep these versions of refused files (by path) in force, so that the files are not taken for deleted."""
     files = dict(selection.files)
     problems: list[RefusedFile] = []
@@ -136,4 +136,4 @@ def _without(table: Mapping[str, T], paths: set[str]) -> dict[str, T]:
     return {path: value for path, value in table.items() if path not in paths}
 
 
-__all__ = ["CommitFiles", "FileVersion", "hold"]
+__all__ = ["CommitFiles", "CommittedFile", "hold"]

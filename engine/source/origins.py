@@ -1,6 +1,6 @@
 """Where revisions come from: a branch of a remote repository, or a folder of this machine.
 
-A new kind of source is a class here that does what ``Origin`` asks.
+A new kind of source is a class here that does what ``RevisionOrigin`` asks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from belay.engine import log
 from belay.engine.errors import SourceError
-from belay.engine.source.commit_files import FileVersion, hold
+from belay.engine.source.commit_files import CommittedFile, hold
 from belay.engine.source.commits import Commits
 from belay.engine.source.git import GitFailed
 from belay.engine.source.mirror import Mirror
@@ -24,7 +24,7 @@ _NOTHING: Final = TreeSelection({}, {}, (), False)
 _log = log.get("source")
 
 
-class Origin(Protocol):
+class RevisionOrigin(Protocol):
     """One place from which a source's revisions come.
 
     ``attempted`` is the newest commit, or state of a folder, that was seen; ``rewrite`` the last one of the branch.
@@ -120,7 +120,7 @@ class RemoteBranch:
         self._suspect = True
 
 
-class Folder:
+class FolderOrigin:
     """A folder of this machine, uncommitted changes included; a repository or not."""
 
     def __init__(self, root: Path, prefix: str, limits: Limits, commits: Commits) -> None:
@@ -226,12 +226,12 @@ class Folder:
         return ObjectStore(git, self._limits) if git else None
 
 
-def _versions_of(head: str | None, committed: TreeSelection, selection: TreeSelection) -> dict[str, FileVersion]:
+def _versions_of(head: str | None, committed: TreeSelection, selection: TreeSelection) -> dict[str, CommittedFile]:
     """What the commit has of the files that are refused in the folder."""
     if not head:
         return {}
     paths = (problem.path for problem in selection.problems)
-    return {path: FileVersion(head, committed.files[path]) for path in paths if path in committed.files}
+    return {path: CommittedFile(head, committed.files[path]) for path in paths if path in committed.files}
 
 
-__all__ = ["Folder", "Origin", "RemoteBranch"]
+__all__ = ["FolderOrigin", "RevisionOrigin", "RemoteBranch"]

@@ -18,7 +18,7 @@ from belay.engine.source.confirmations import confirmed
 from belay.engine.source.emptied import EmptyTreeGuard
 from belay.engine.source.git import GitFailed
 from belay.engine.source.mirror import Mirror
-from belay.engine.source.origins import Folder, Origin, RemoteBranch
+from belay.engine.source.origins import FolderOrigin, RemoteBranch, RevisionOrigin
 from belay.engine.source.records import FetchResult, Limits, Revision, SourceConfig
 from belay.engine.source.signatures import Verifier
 from belay.engine.source.tree import is_document_path
@@ -59,7 +59,7 @@ class GitSource:
         self._commits = Commits(config, self._limits, self._verifier, EmptyTreeGuard(self.read))
         self._prover = CommitProver(config.prefix)
         self._remote = RemoteBranch(Mirror(config, mirror_dir, self._limits), config.branch, self._commits)
-        self._folder = Folder(config.local, config.prefix, self._limits, self._commits) if config.local else None
+        self._folder = FolderOrigin(config.local, config.prefix, self._limits, self._commits) if config.local else None
         self._guard = threading.RLock()
         self._watch = Watch(config, self.next_delay)
         self._last: Revision | None = None
@@ -160,7 +160,7 @@ class GitSource:
         ceiling = min(max(_BACKOFF_CEILING, self.config.interval), _BACKOFF_BASE * 2.0 ** min(self._failures, 20))
         return _BACKOFF_FLOOR + self._chance.uniform(0.0, ceiling)
 
-    def _origin(self) -> Origin:
+    def _origin(self) -> RevisionOrigin:
         """Where the revisions come from now: a folder may appear, or become a bare repository."""
         return self._folder if self._folder is not None and self._folder.is_there() else self._remote
 
