@@ -90,6 +90,17 @@ def test_the_text_of_a_document_is_that_of_its_values() -> None:
     assert json.loads(document.encoded()) == json.loads(json.dumps(document.body()))
 
 
+def test_findings_and_faults_beyond_the_bounds_are_counted() -> None:
+    found = wide_status.status(50)
+    finding = {"severity": "error", "file": "a.yaml", "line": 1, "column": 1, "message": "wrong"}
+    found[names.SYNC] |= {"diagnostics.json": json.dumps([finding] * 700)}
+    chips = f"{names.CHIPS_PREFIX}main-0"
+    found[chips] |= {"faults.json": json.dumps([wide_status.fault(node_name(1), 1, NOW)] * 2_300)}
+    sections = Builder().build(found, time=NOW).sections
+    assert (len(sections["git"]["findings"]), len(sections["faults"])) == (500, 2_000)
+    assert sections["leftOut"] == {"findings": 200, "faults": 300}
+
+
 def test_chips_of_a_node_with_gaps_are_found_among_its_places() -> None:
     columns: dict[str, list[object]] = {key: [""] for key in ("pool", "product", "rack", "switch", "prefix")}
     columns |= {"name": ["a"], "superPod": [-1], "chips": ["2d"], "ring": [0], "cordoned": [0]}

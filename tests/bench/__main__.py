@@ -54,6 +54,7 @@ SECTIONS = {
     "training-server": ("Training, recovered by belay server", "training_server", "run"),
     "containers": ("Making containers", "containers", "run"),
     "console": ("The console in a browser", "console", "run"),
+    "console-nodes": ("The console in a browser: 100,000 nodes", "console_nodes", "run"),
     "console-pixels": ("The console in a browser: from a fault to its pixel", "console_pixels", "run"),
     "console-recording": ("The console in a browser: a recording of 10,000 nodes", "console_recording", "run"),
     "training-manager": ("The manager of a training job of 10,000 ranks", "training_manager", "run"),

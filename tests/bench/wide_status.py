@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from belay.engine.model.labels import ABOUT_LABEL
 from belay.engine.model.times import rfc3339
 from belay.engine.wire import clustermap, history, names
 
@@ -64,7 +65,7 @@ def with_fault(data: Data, node: str, chip: int) -> Data:
     states = json.loads(data[clustermap.STATES_KEY])
     digits = list(states.get(node, "0" * (chip + 1)).ljust(chip + 1, "0"))
     digits[chip] = str(clustermap.STATES.index("isolated"))
-    faults = [_fault(node, chip, NOW), *json.loads(data[clustermap.FAULTS_KEY])]
+    faults = [fault(node, chip, NOW), *json.loads(data[clustermap.FAULTS_KEY])]
     return {
         **data,
         clustermap.STATES_KEY: _text(states | {node: "".join(digits)}),
@@ -106,14 +107,15 @@ def _chips(own: range, chips: int, parts: int, chance: random.Random) -> Data:
         chip = chance.randrange(chips)
         states[node_name(at)] = "0" * chip + isolated
         holds[node_name(at)] = "0" * chip + held
-        faults.append(_fault(node_name(at), chip, NOW - chance.randrange(100_000)))
+        faults.append(fault(node_name(at), chip, NOW - chance.randrange(100_000)))
     return {
         clustermap.STATES_KEY: _text(states), clustermap.HOLDS_KEY: _text(holds), clustermap.FAULTS_KEY: _text(faults),
         clustermap.PARTS_KEY: str(parts),
     }  # fmt: skip
 
 
-def _fault(node: str, chip: int, since: float) -> dict[str, Any]:
+def fault(node: str, chip: int, since: float) -> dict[str, Any]:
+    """A row of the faults of a part."""
     return {
         "code": "80C98001", "level": "SeparateNPU", "node": node, "chip": chip, "since": rfc3339(since), "count": 1,
         "policy": "", "action": "isolated",
@@ -150,3 +152,15 @@ def _jobs(nodes: int, chips: int, jobs: int, chance: random.Random) -> Iterator[
 
 def _text(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
+
+
+def config_maps(found: dict[str, Data]) -> Iterator[dict[str, Any]]:
+    """The status as ConfigMaps, with the label by which the console selects them."""
+    about = {
+        names.MAP_PREFIX: "map", names.CHIPS_PREFIX: "chips", names.POOL_PREFIX: "pool", names.JOB_PREFIX: "job",
+        names.SYNC: "sync",
+    }  # fmt: skip
+    for name, data in found.items():
+        label = next(word for prefix, word in about.items() if name.startswith(prefix))
+        metadata = {"name": name, "namespace": names.SYSTEM, "labels": {ABOUT_LABEL: label}}
+        yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}

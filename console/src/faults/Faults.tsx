@@ -8,6 +8,7 @@ import { Sheet } from "../parts/Sheet";
 import { Answered, Table } from "../shell/parts";
 import { setParam, usePlace } from "../shell/place";
 import { Time } from "../shell/times";
+import { whole } from "../store/cluster";
 import { useApi, useStore } from "../store/store";
 import type { Cluster, Fault, Heat, History, Offender } from "../types";
 import type { ViewProps } from "../views";
@@ -29,7 +30,7 @@ export function FaultsView({ cluster }: ViewProps) {
     <Sheet name="faults">
       <div class="heading">
         <Choices label={t("faults.by")} of={BYS} value={by} nameOf={(one) => t(`faults.by.${one}`)} choose={(one) => setParam("by", one === "code" ? "" : one)} />
-        <p>{t("faults.now", { count: cluster.faults.length + (cluster.leftOut["faults"] ?? 0), nodes: new Set(cluster.faults.map((one) => one.node)).size })}</p>
+        <p>{t("faults.now", { count: whole(cluster, "faults", cluster.faults.length), nodes: new Set(cluster.faults.map((one) => one.node)).size })}</p>
       </div>
       <HeatSection cluster={cluster} by={by} />
       {by !== "link" && (
@@ -53,7 +54,7 @@ export function FaultsView({ cluster }: ViewProps) {
           />
           <Table
             name="faults"
-            caption={picked ? t("faults.listOf", { name: only, count: faults.length }) : t("faults.list", { count: faults.length })}
+            caption={picked ? t("faults.listOf", { name: only, count: faults.length }) : t("faults.list", { count: whole(cluster, "faults", faults.length) })}
             rows={faults}
             id={(row) => `${row.node} ${row.chip} ${row.code}`}
             page={25}

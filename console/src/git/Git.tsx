@@ -6,6 +6,7 @@ import { runs, severityClass, shellWord } from "../parts/words";
 import { Command, Table } from "../shell/parts";
 import { setParam, usePlace } from "../shell/place";
 import { Time, Timed } from "../shell/times";
+import { whole } from "../store/cluster";
 import type { Condition, Finding, Git, GitRevision } from "../types";
 import type { ViewProps } from "../views";
 import { Branches } from "./Branches";
@@ -31,7 +32,7 @@ export function GitView({ cluster }: ViewProps) {
           ]}
         />
       )}
-      {git.findings.length > 0 && <Findings caption={t("git.findings", { count: git.findings.length })} rows={git.findings} name="findings" leftOut={cluster.leftOut["findings"] ?? 0} />}
+      {git.findings.length > 0 && <Findings caption={t("git.findings", { count: whole(cluster, "findings", git.findings.length) })} rows={git.findings} name="findings" leftOut={cluster.leftOut["findings"] ?? 0} />}
       <Revisions git={git} leftOut={cluster.leftOut["revisions"] ?? 0} />
       <Branches />
     </Sheet>

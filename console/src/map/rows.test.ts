@@ -10,7 +10,7 @@ function cluster(): Cluster {
   const state = Uint8Array.from([0, 3, 1, 6, 0, 2, 4, 5]);
   const chips = { length: state.length, node: Int32Array.from([0, 0, 0, 0, 1, 1, 1, 1]), state, job: new Int32Array(8).fill(-1), hold: new Uint8Array(8) };
   const nodes = { name: ["a", "b", "c"], state: ["healthy", "sub-healthy", "not-ready"] };
-  return { states: STATES, chips, nodes, jobs: [], faults: [] } as unknown as Cluster;
+  return { states: STATES, chips, nodes, jobs: [], faults: [], leftOut: {} } as unknown as Cluster;
 }
 
 test("a number of the overview leads to as many rows", () => {

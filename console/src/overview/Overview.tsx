@@ -15,6 +15,7 @@ import { Timeline } from "../records/Timeline";
 import { Answered, Command } from "../shell/parts";
 import { hrefOf, usePlace } from "../shell/place";
 import { Time, useNow } from "../shell/times";
+import { whole } from "../store/cluster";
 import { useStore } from "../store/store";
 import type { Cluster, Git, Job } from "../types";
 import type { ViewProps } from "../views";
@@ -31,7 +32,7 @@ export function OverviewView({ cluster }: ViewProps) {
       <section aria-labelledby="verdicts">
         <h2 id="verdicts" class="hidden">{t("overview.title")}</h2>
         <dl class="verdicts">
-          <InForce git={cluster.git} />
+          <InForce cluster={cluster} />
           <Broken cluster={cluster} />
           <Waiting cluster={cluster} />
           <Lost cluster={cluster} />
@@ -65,7 +66,8 @@ function Parts({ of }: { of: readonly ComponentChildren[] }) {
   return <>{there.map((part, at) => <span key={at}>{at ? ", " : ""}{part}</span>)}</>;
 }
 
-function InForce({ git }: { git: Git }) {
+function InForce({ cluster }: { cluster: Cluster }) {
+  const { git } = cluster;
   const about = (id: string): Git["revisions"][number] | undefined => git.revisions.find((one) => one.id === id);
   const behind = git.attempted !== "" && git.attempted !== git.applied;
   const shown = about(behind ? git.attempted : git.applied);
@@ -78,7 +80,7 @@ function InForce({ git }: { git: Git }) {
       <Parts
         of={[
           <a href={hrefOf({ view: "git", params: {} })}>{text}</a>,
-          git.findings.length > 0 && <a href={findings}>{t("overview.findings", { count: git.findings.length })}</a>,
+          git.findings.length > 0 && <a href={findings}>{t("overview.findings", { count: whole(cluster, "findings", git.findings.length) })}</a>,
           git.held.length > 0 && <a href={held}>{t("overview.held", { count: git.held.length })}</a>,
         ]}
       />

@@ -2,6 +2,7 @@
 import { inGroup, isNodeOut, OUT, WATCHED } from "../map/rows";
 import { byTime, isFailed, isWaiting } from "../queue/phases";
 import { laneOf, lostOf } from "../recovery/lanes";
+import { whole } from "../store/cluster";
 import type { Cluster, Git, Job } from "../types";
 
 export type Tone = "good" | "warn" | "bad";
@@ -47,7 +48,7 @@ export function brokenOf(cluster: Cluster): Broken {
   }
   const nodesOut = cluster.nodes.state.reduce((sum, state) => sum + Number(isNodeOut(state)), 0);
   const times = cluster.faults.map((fault) => fault.since).filter((time): time is string => Boolean(time)).sort();
-  return { chipsOut, chipsWatched, nodesOut, failed: jobsOf(cluster).filter(isFailed).sort(byTime), faults: cluster.faults.length, since: times[0] ?? null };
+  return { chipsOut, chipsWatched, nodesOut, failed: jobsOf(cluster).filter(isFailed).sort(byTime), faults: whole(cluster, "faults", cluster.faults.length), since: times[0] ?? null };
 }
 
 export interface Waits {

@@ -215,3 +215,8 @@ export function jobName(job: { namespace: string; kind: string; name: string }):
 export function findJob(cluster: Cluster, name: string): number {
   return cluster.jobs.findIndex((job) => job !== null && (jobName(job) === name || `${job.namespace}/${job.name}` === name));
 }
+
+/** How many rows of a section there are, those beyond the bound of the document too. */
+export function whole({ leftOut }: Cluster, section: string, shown: number): number {
+  return shown + (leftOut[section] ?? 0);
+}

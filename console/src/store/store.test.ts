@@ -1,8 +1,8 @@
 // Run by `npm test`: what the store does with documents and events of all kinds.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { StateWire } from "../types";
-import { applyPatch, findChip, findJob, indexOf, readCluster } from "./cluster";
+import type { Cluster, StateWire } from "../types";
+import { applyPatch, findChip, findJob, indexOf, readCluster, whole } from "./cluster";
 import { EventParser, type StreamEvent } from "./events";
 
 function wire(): StateWire {
@@ -86,4 +86,10 @@ test("events are read in whatever pieces they come", () => {
     for (let at = 0; at < text.length; at += size) parser.feed(text.slice(at, at + size));
     assert.deepEqual(found, [{ id: "7", event: "patch", data: '{"a":\n1}' }, { id: "7", event: "message", data: "x" }]);
   }
+});
+
+test("a number counts the rows that the document leaves out, too", () => {
+  const cluster = { leftOut: { faults: 1500 } } as unknown as Cluster;
+  assert.equal(whole(cluster, "faults", 2000), 3500);
+  assert.equal(whole(cluster, "findings", 7), 7);
 });

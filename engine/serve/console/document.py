@@ -143,6 +143,10 @@ class Builder:
                 sections[section], missing = first(sections[section])
                 if missing:
                     left[section] = left.get(section, 0) + missing
+        listed_git = sections["git"]
+        listed_git["findings"], missing = first(listed_git["findings"], repository.MOST_FINDINGS)
+        if missing:
+            left["findings"] = missing
         sections["leftOut"] = left
         text = msgspec.json.encode(sections)
         digest = hashlib.sha256(text)

@@ -42,7 +42,7 @@ def section(
     shard: str = names.MAIN_SHARD,
 ) -> dict[str, Any]:
     """Section ``git`` of a document: ``logs``: the ``belay-revisions*`` ConfigMaps, one of each shard; ``git``:
-    commits, newest first; ``shard``: whose acceptance counts.
+    commits, newest first; ``shard``: whose acceptance counts. The document cuts ``findings`` to MOST_FINDINGS.
     """
     applied, attempted = line(sync_data.get(sync.APPLIED), 64), line(sync_data.get(sync.ATTEMPTED), 64)
     findings = [finding(row) for row in rows(sync_data.get("diagnostics.json"))]
@@ -74,7 +74,7 @@ def section(
             for row in rows(sync_data.get("conditions.json"))[:50]
         ],
         "revisions": revisions,
-        "findings": findings[:MOST_FINDINGS],
+        "findings": findings,
         "held": held,
     }
 
