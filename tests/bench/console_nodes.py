@@ -2,9 +2,9 @@
 
 The status (``tests/bench/wide_status.py``) lies in the sandbox's API server; `belay server` reads it with its history
 on, and serves the committed page. One run. CPU seconds are those of one process, so they say the same on a busy
-machine; the wall times beside them do not. The first view is the overview, from the navigation of a new browser context until it
-says what is broken; the map's, until every chip is drawn. A change is one chip more that is isolated: from the write to
-the API server until the overview's number has changed, and what the server does in the 3 s after that.
+machine; the wall times beside them do not. The first view is the overview, from the navigation of a new browser context
+until it says what is broken; the map's, until every chip is drawn. A change is one chip more that is isolated: from the
+write to the API server until the overview's number has changed, and what the server does in the 3 s after that.
 """
 
 from __future__ import annotations
