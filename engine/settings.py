@@ -16,40 +16,16 @@ import msgspec
 
 from belay.engine.errors import InputError
 from belay.engine.log import Log
+from belay.engine.setting_meanings import OTHERS
 
 PREFIX: Final = "BELAY_"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Times are in seconds, sizes in bytes.
+    """Times are in seconds, sizes in bytes. What each one means: ``belay.engine.setting_meanings``.
 
-    ``redis_password_file`` and ``redis_ca_file`` (for ``rediss://``) become part of ``redis_url`` when the environment
-    is read, so that the password stands in no variable. ``batch_key_file`` holds the keys that seal what goes through
-    Redis (``belay.engine.store.keyring``); empty: unsealed. ``identity`` names the process in Leases and must be the
-    same after its restart. ``source_*`` say where the desired state lives (empty ``source_url``: no repository, only
-    what the cluster holds); ``source_file`` is a ``Source`` document that is used instead, and that the controller
-    follows while it runs; ``source_anchor``, ``source_repository``, ``source_trailer`` and ``source_rewrite`` are its
-    ``spec.verify``. ``recordings`` is how many passes are kept for replay. ``foreign_consumers``: components of
-    MindCluster read ``cluster-info-*``, so it is published again every five seconds (a live Volcano counts as one). A
-    worker that takes no task for ``stall`` although there is work restarts; on ``health_port`` (0: nowhere) it answers
-    ``/healthz`` and ``/readyz``. ``grpc_*`` say where `belay server` serves ClusterD's gRPC services: ``grpc_listen``
-    is HOST:PORT, ``off`` or ``auto`` ($POD_IP:8899, without it 127.0.0.1:8899 if that is free); its probe is on
-    ``grpc_health_port`` (0: nowhere); beyond loopback it needs the three ``grpc_tls_*`` files (mutual TLS) or
-    ``grpc_plaintext``.
-    ``grpc_callers`` says how callers prove who they are (``auto``: ``any`` for plaintext on loopback, else ``known``),
-    ``grpc_operators`` and ``grpc_fault_senders`` list ServiceAccounts (``namespace/name``, by commas) that may speak
-    for every job, or send public faults of every node. ``recovery_namespace`` has the records of conversations with
-    jobs: one of its own where nothing checks the names that a server writes.
-    ``console_hosts`` are the names, by commas, by which the console is reached, ``console_proxy_header`` is the header
-    in which an OIDC proxy names its user, ``console_proxies`` the addresses that may send it (docs/console.md).
-    ``console_url`` is the address of the server as browsers see it; with it and ``oidc_issuer``, ``oidc_client`` and
-    ``oidc_secret_file`` people sign in by OpenID Connect; ``oidc_user_claim`` and ``oidc_groups_claim`` say who they
-    are, ``oidc_viewers`` and ``oidc_changers`` (groups or people, by commas, ``*``: all) what they may do, and
-    ``session_key_file`` holds the keys that seal their sessions, the newest first.
-    ``history_url`` is the database of the history: empty for a SQLite file in ``data``, a PostgreSQL URL, or ``off``;
-    ``history_password_file`` holds its password, ``history_days`` and ``history_megabytes`` bound it (docs/history.md).
-    ``notify_hosts`` are the hosts, by commas, that notifications may reach without TLS or inside the network,
-    ``notify_secrets`` is the folder of their secrets (docs/notifications.md).
+    ``redis_password_file`` and ``redis_ca_file`` become part of ``redis_url`` when the environment is read, so that the
+    password stands in no variable. ``identity`` must be the same after a restart of the process.
     """
 
     redis_url: str = "redis://127.0.0.1:6379/0"
@@ -154,10 +130,7 @@ _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _EXPECTED: Final = {"float": "a number", "int": "a whole number", "bool": "0, 1, true or false"}
 #: Variables with this prefix that are not settings of these processes.
-_OTHERS: Final = frozenset(
-    PREFIX + name
-    for name in ("DEBUG", "METRICS", "PROGRESS", "SERVER", "TIME_SCALE", "WEBHOOK_SECRET", "WORKER_RESTARTS")
-)
+_OTHERS: Final = frozenset(PREFIX + name for name in OTHERS)
 #: Secrets of receivers, whose names a NotificationPolicy chooses.
 _NOTIFY: Final = re.compile(r"BELAY_NOTIFY_(?!HOSTS?$|SECRETS?$)[A-Z0-9_]+")
 #: Variables that Kubernetes sets in every container for the Services of its namespace.

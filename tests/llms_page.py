@@ -32,13 +32,13 @@ def page() -> str:
 
 
 def _of_index(index: str) -> Iterator[tuple[str, str]]:
-    """Rows of the table "you want to": each page, and a line with what it is read for."""
+    """Rows of the tables "you want to": each page, and a line with what it is read for."""
     for line in index.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if len(cells) != 2 or not _LINK.search(cells[1]):
             continue
         for title, target in _LINK.findall(cells[1]):
-            if "/" not in target:
+            if "/" not in target or target.startswith("guides/"):
                 yield _html(target), f"- [{title}]({_html(target)}): to {cells[0]}"
 
 

@@ -20,7 +20,8 @@ from belay.engine.load.schemas import schemas
 from belay.engine.model.codes import GROUPS, explained
 from belay.engine.model.pending_reasons import INSUFFICIENT, REASONS
 from belay.engine.model.remedies import MEANING, Step
-from belay.engine.settings import _BOUNDS, PREFIX, Settings
+from belay.engine.setting_meanings import FORMS, MEANINGS, OTHERS
+from belay.engine.settings import _BOUNDS, _LEVELS, PREFIX, Settings
 from tests import feature_pages, peer_tables
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -225,27 +226,40 @@ def helped(text: str) -> str:
 
 
 def settings_page() -> str:
-    """Every ``BELAY_*`` variable: default and range from the code, meaning from docs/running.md."""
-    said = {}
-    for line in (ROOT / "docs" / "running.md").read_text().splitlines():
-        if line.startswith(f"| `{PREFIX}"):
-            cells = re.split(r"(?<!\\)\|", line.strip().strip("|"))
-            said.update(dict.fromkeys(re.findall(r"`([A-Z_]+)`", cells[0]), cells[-1].strip()))
+    """Every ``BELAY_*`` variable: default, range and meaning, from the code."""
     rows = []
     for field in msgspec.structs.fields(Settings):
-        name = PREFIX + field.name.upper()
-        low, high = _BOUNDS.get(field.name, (None, None))
         default = str(int(field.default)) if isinstance(field.default, bool) else f"{field.default}".removesuffix(".0")
-        bounds = "0, 1" if isinstance(field.default, bool) else "" if low is None else f"{low:g}–{high:.15g}"
-        bounds = ", ".join(get_args(field.type)) if get_origin(field.type) is Literal else bounds
-        meaning = re.sub(r"\]\((?!\w+://)(#?)", lambda m: f"](../running.md{m[1]}" if m[1] else "](../", said[name])
-        rows.append(f"| `{name}` | {code(default)} | {bounds} | {meaning} |")
+        shown = "the host's name" if field.name == "identity" else code(default)
+        meaning = _from_reference(MEANINGS[field.name])
+        rows.append(f"| `{PREFIX}{field.name.upper()}` | {shown} | {_allowed(field)} | {meaning} |")
+    others = [f"| `{PREFIX}{name}` | {meaning} |" for name, meaning in OTHERS.items()]
     return (
         f"# Settings\n\n{_MADE}\nEnvironment variables of controller, worker and server; in `deploy/` the ConfigMap "
         "`belay-settings`.\nTimes are in seconds, sizes in bytes. A value that cannot be used ends the process "
-        "with code 2 and names the\nvariable. What is read besides: [Running Belay](../running.md#settings).\n\n"
-        "| variable | default | range | meaning |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
+        "with code 2 and names the\nvariable; a variable that looks misspelt is named in the log.\n\n"
+        "| variable | default | range | meaning |\n|---|---|---|---|\n" + "\n".join(rows) + "\n\n"
+        "## Read besides\n\n| variable | meaning |\n|---|---|\n" + "\n".join(others) + "\n"
     )
+
+
+def _allowed(field: msgspec.structs.FieldInfo) -> str:
+    """The values that a setting takes, as its type, its bounds or ``FORMS`` say them."""
+    if isinstance(field.default, bool):
+        return "0, 1"
+    if field.name == "log_level":
+        return ", ".join(_LEVELS)
+    if get_origin(field.type) is Literal:
+        return ", ".join(get_args(field.type))
+    if field.name in _BOUNDS:
+        low, high = _BOUNDS[field.name]
+        return f"{low:g}–{high:.15g}"
+    return FORMS.get(field.name, "")
+
+
+def _from_reference(text: str) -> str:
+    """The text with its links, which lead from docs/, as a page of the reference has them."""
+    return re.sub(r"\]\((?!\w+://)", "](../", text).replace("](../reference/", "](")
 
 
 def agent_page() -> str:

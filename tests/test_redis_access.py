@@ -26,7 +26,7 @@ from tests.test_tasks import PATIENCE, Processes, each_chip_once
 __all__ = ["cluster"]
 
 PASSWORD = "planted/pass@word:%41"
-PAGE = ROOT / "docs" / "running.md"
+PAGE = ROOT / "docs" / "connecting.md"
 
 
 class Redis:
@@ -64,7 +64,7 @@ def scripts() -> tuple[str, str]:
 
 
 def secrets(folder: Path) -> Path:
-    """What the Secrets hold, the certificate made by the commands of docs/running.md."""
+    """What the Secrets hold, the certificate made by the commands of docs/connecting.md."""
     for tool in ("openssl", "redis-server"):
         if shutil.which(tool) is None:
             lacking(f"{tool} is not on PATH: make test-packages")

@@ -10,6 +10,7 @@ import pytest
 from belay.engine.errors import BelayError, InputError
 from belay.engine.kube.credentials import loader
 from belay.engine.serve.grpc.tls import Certificates, Files
+from belay.engine.setting_meanings import FORMS, MEANINGS
 from belay.engine.settings import Settings, from_environment, kube_variables, misspelt
 from belay.engine.source.configuration import source_of
 from belay.engine.store import connect
@@ -121,3 +122,9 @@ def test_a_misspelt_setting_is_named_with_the_similar_one() -> None:
         ("BELAY_RESINC", "BELAY_RESYNC"),
         ("BELAY_SOURCE_URI", "BELAY_SOURCE_URL"),
     ]
+
+
+def test_every_setting_has_a_meaning_and_a_form_only_where_no_type_has_it() -> None:
+    fields = [field.name for field in msgspec.structs.fields(Settings)]
+    assert list(MEANINGS) == fields, "every setting, in the order of engine/settings.py"
+    assert set(FORMS) <= {field.name for field in msgspec.structs.fields(Settings) if field.type is str}

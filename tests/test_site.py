@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from belay.engine.load import load
 from tests import external_links, reference_pages
@@ -115,3 +116,53 @@ def test_samples_of_belays_kinds_are_valid() -> None:
 )
 def test_external_addresses_are_found_in_prose_only(text: str, found: list[str]) -> None:
     assert list(external_links.addresses(text)) == found
+
+
+SECTIONS = ("Install", "Operate", "Migrate", "Train", "Secure", "Reference")
+
+
+class SiteLoader(yaml.SafeLoader):
+    """Reads mkdocs.yml, whose tags name Python functions that are of no interest here."""
+
+
+SiteLoader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
+
+
+def homes(entry: object) -> Iterator[str]:
+    """The pages of an entry of the navigation."""
+    if isinstance(entry, str):
+        yield entry
+    for part in entry if isinstance(entry, list) else entry.values() if isinstance(entry, dict) else ():
+        yield from homes(part)
+
+
+def test_each_page_has_one_home_in_one_of_six_sections() -> None:
+    site = yaml.load((DOCS / "site" / "mkdocs.yml").read_text(), SiteLoader)
+    assert [next(iter(section)) for section in site["nav"]] == ["Belay", *SECTIONS]
+    named = sorted(homes(site["nav"]))
+    assert len(named) == len(set(named)), "a page has two homes"
+    by_hand = [page for folder in ("", "guides", "tasks") for page in (DOCS / folder).glob("*.md")]
+    assert named == sorted([*(str(page.relative_to(DOCS)) for page in by_hand), "reference/README.md"])
+
+
+def test_the_landing_page_leads_to_the_six_sections() -> None:
+    text = (DOCS / "README.md").read_text()
+    assert tuple(re.findall(r"^## (.*)$", text, re.MULTILINE)) == SECTIONS
+    assert all(f"[{section}](#{section.lower()})" in text for section in SECTIONS)
+
+
+def glossary(page: Path, heading: str) -> list[str]:
+    """The words of a section's table, without their links."""
+    section = page.read_text().partition(heading)[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", section, re.MULTILINE)
+    return [re.sub(r"\[(.*)\]\(.*\)", r"\1", row) for row in rows if row != "word"]
+
+
+def test_the_glossary_has_at_most_forty_words_and_the_readme_ten_of_them() -> None:
+    index = DOCS / "concepts" / "README.md"
+    words = glossary(index, "# Concepts")
+    assert len(words) == len(set(words)) <= 40
+    pages = {page.name for page in index.parent.glob("*.md")} - {"README.md"}
+    assert pages == set(re.findall(r"^\| \[[^]]*\]\(([^)]*)\)", index.read_text(), re.MULTILINE)), "a page without its word"
+    few = glossary(ROOT / "README.md", "## Words")
+    assert len(few) == 10 and set(few) <= set(words)

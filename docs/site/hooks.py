@@ -1,6 +1,7 @@
-"""Hooks of mkdocs: the navigation is filled from the folders, and what pages link to outside docs/ comes along.
+"""Hooks of mkdocs: Reference is filled from its folders, and what pages link to outside docs/ comes along.
 
-A link such as ``../deploy/README.md`` leads to a copy of that file in the site, so that it works offline.
+A link such as ``../deploy/README.md`` leads to a copy of that file in the site, so that it works offline. Search
+leaves the copies out: they speak to people who change Belay.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import posixpath
 import re
 from pathlib import Path
-from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -19,31 +19,18 @@ ROOT = DOCS.parent
 #: Where copies of files outside docs/ lie in the site.
 REPOSITORY = "repository"
 _LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
-_FOLDERS = {
-    "Guides": "guides",
-    "Tasks": "tasks",
-    "Concepts": "concepts",
-    "Reference": "reference",
-    "Explanations": "decisions",
-}
+#: Sections below Reference that are filled from folders.
+_FOLDERS = {"Kinds": "reference/kinds", "Concepts": "concepts", "Decisions": "decisions"}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Fill the sections of the navigation: pages of their folder, and guides that no section names."""
-    named = {page for section in config.nav or [] for page in _pages(next(iter(section.values())))}
-    for section in config.nav or []:
-        (title, pages) = next(iter(section.items()))
-        if folder := _FOLDERS.get(title):
-            pages += [page for page in _of(folder) if page not in named and "/kinds/" not in page]
-        if title == "Guides":
-            pages += [page for page in _of("") if page not in named and page != "metrics.md" and page != "status.md"]
-        if title == "Reference":
-            pages += ["status.md", "metrics.md", {"Kinds": _of("reference/kinds")}]
+    """Fill the section Reference from its folders."""
+    (reference,) = (section["Reference"] for section in config.nav or [] if "Reference" in section)
+    reference += _of("reference")
+    for title, folder in _FOLDERS.items():
+        index = [f"{folder}/README.md"] if (DOCS / folder / "README.md").is_file() else []
+        reference.append({title: index + _of(folder)})
     return config
-
-
-def _pages(entry: Any) -> list[str]:
-    return [entry] if isinstance(entry, str) else [page for page in entry if isinstance(page, str)]
 
 
 def _of(folder: str) -> list[str]:
@@ -82,6 +69,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn links that leave docs/ towards the copies; links of a copy to what has none become text."""
     if page.file.src_uri.startswith(f"{REPOSITORY}/"):
+        page.meta["search"] = {"exclude": True}
         here, known = page.file.src_uri, {file.src_uri for file in files}
         return _LINK.sub(lambda m: m[0] if _known(here, m[2], known) else f"]({_self(here)})", markdown)
     return _turned(markdown, DOCS / page.file.src_uri)

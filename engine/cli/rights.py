@@ -29,7 +29,7 @@ _LONGEST_NODE: Final = 220
 def rights(
     nodes: tuple[str, ...], namespaces: tuple[str, ...], shards: tuple[str, ...], super_pods: tuple[str, ...]
 ) -> None:
-    """Print Roles, and the empty records that they name, for components/without-admission (docs/running.md).
+    """Print Roles, and the empty records that they name, for components/without-admission (docs/access.md).
 
     Nothing is asked of a cluster. Apply it again when nodes or namespaces come.
 

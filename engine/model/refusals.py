@@ -44,7 +44,7 @@ NEXT_STEP: Final[dict[RefusalCause, str]] = {
     RefusalCause.NAMESPACE_MISSING: "create the namespace, or correct metadata.namespace",
     RefusalCause.NAMESPACE_TERMINATING: "wait until the namespace is gone, then create it again",
     RefusalCause.KIND_NOT_SERVED: "install the definition of this kind (CRD), or correct apiVersion and kind",
-    RefusalCause.NOT_ALLOWED: "grant Belay's engine this verb on this kind (docs/running.md lists what it needs)",
+    RefusalCause.NOT_ALLOWED: "grant Belay's engine this verb on this kind (deploy/base/rbac.yaml lists what it needs)",
     RefusalCause.QUOTA_EXCEEDED: "raise the ResourceQuota of the namespace, or ask for less",
     RefusalCause.DENIED_BY_WEBHOOK: "correct the document as the admission webhook asks",
     RefusalCause.WEBHOOK_FAILED: "mend the admission webhook: it does not answer",

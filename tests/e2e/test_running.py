@@ -1,5 +1,5 @@
-"""docs/running.md, typed to the letter on a real control plane with a private remote, and compared with the code; and
-docs/guides/uninstall.md, which takes everything out again under a running job."""
+"""docs/running.md, typed to the letter on a real control plane with a private remote; and docs/guides/uninstall.md,
+which takes everything out again under a running job."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from belay.engine import settings
 from belay.engine.kube import NODE
 from belay.engine.sandbox.reader import ApiReader
 from belay.engine.sandbox.redis_process import start_redis
@@ -183,37 +181,6 @@ def leave(
     )
 
 
-def rows() -> dict[str, tuple[str, str]]:
-    """Variable → (default, range) as the page lists them."""
-    found: dict[str, tuple[str, str]] = {}
-    for line in PAGE.read_text().splitlines():
-        if line.startswith("| `BELAY_"):
-            cells = [cell.strip() for cell in line.strip("|").split(" | ")]
-            name, default, bounds = (line.split("|")[number].strip().strip("`") for number in (1, 2, 3))
-            assert cells[0].strip("` ") == name and name not in found
-            found[name] = (default, bounds)
-    return found
-
-
-def test_the_page_lists_every_setting_with_its_default_and_range() -> None:
-    told = rows()
-    fields = {settings.PREFIX + field.name.upper(): field for field in msgspec.structs.fields(settings.Settings)}
-    assert list(told) == list(fields), "every setting, in the order of engine/settings.py"
-    for variable, field in fields.items():
-        default, bounds = told[variable]
-        shown = f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
-        shown = str(int(field.default)) if isinstance(field.default, bool) else shown
-        assert default == ("the host's name" if variable == "BELAY_IDENTITY" else shown), variable
-        if field.name in settings._BOUNDS:
-            least, most = settings._BOUNDS[field.name]
-            assert bounds == f"{least:.12g}–{most:.12g}", variable
-        elif isinstance(field.default, bool):
-            assert bounds == "0, 1", variable
-    assert told["BELAY_LOG_LEVEL"][1] == ", ".join(settings._LEVELS)
-    assert told["BELAY_SOURCE_VERIFY"][1] == "none, ssh, gpg"
-    assert all(f"`{name}`" in PAGE.read_text() for name in settings._OTHERS)
-
-
 def test_the_page_names_what_git_is_passed_on() -> None:
-    text = PAGE.read_text()
+    text = (ROOT / "docs" / "connecting.md").read_text()
     assert [name for name in PASSED_ON if name.isupper() and f"`{name}`" not in text] == []

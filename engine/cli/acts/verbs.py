@@ -53,7 +53,7 @@ def act_options(command: Callable[..., None]) -> Callable[..., None]:
 def isolate(targets: tuple[str, ...], reason: str, until: str | None, **options: Any) -> None:
     """Take nodes or chips out of service until they are released: an Isolation is added and pushed.
 
-    A whole node is cordoned and its gangs are moved whole (docs/running.md). A node or chip that the cluster has not is
+    A whole node is cordoned and its gangs are moved whole (docs/acts.md). A node or chip that the cluster has not is
     refused, unless with --cluster none. Examples: belay isolate node-3 --reason
     "fan, ticket 4711"; belay isolate node-3/4-5 --reason "ECC" --until 36h
     """

@@ -78,7 +78,7 @@ class ServingCertificate:
             raise InputError(
                 f"the certificate cannot be used: {bounded(text, 200)}",
                 where=str(self._folder),
-                hint="It needs tls.crt, tls.key and ca.crt in PEM (docs/running.md, Admission), "
+                hint="It needs tls.crt, tls.key and ca.crt in PEM (docs/access.md, Admission), "
                 "or leave --certificates out: the process then makes a certificate for itself.",
             ) from error
         self.authority, self._seen = authority, seen
