@@ -1,7 +1,7 @@
 """What each setting means, for the reference that is written from it (docs/reference/settings.md).
 
-Links lead from the folder docs/. Default and range stand in ``belay.engine.settings``; ``FORMS`` says what a text has to
-be where no type says it.
+Links lead from the folder docs/. Default and range stand in ``belay.engine.settings``; ``FORMS`` says what a
+text has to be if its type does not.
 """
 
 from __future__ import annotations

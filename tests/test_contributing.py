@@ -160,3 +160,15 @@ def test_links_of_the_documents_lead_somewhere(file: Path) -> None:
 def test_files_that_the_documents_name_exist(file: Path) -> None:
     named = re.findall(r"`([\w./-]+\.(?:py|proto|toml|yaml|c|md))`", file.read_text())
     assert [name for name in named if not any(known.endswith(f"/{name.removeprefix('../')}") for known in FILES)] == []
+
+
+def test_each_recipe_names_what_a_forgotten_step_fails() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    known = set[str]()
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        known |= set(re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE))
+    named = set(re.findall(r"`(test_\w+)`", text))
+    assert named - known == set(), "tests that no longer have this name"
+    recipes = re.findall(r"^## (To .*)\n((?:(?!^## ).*\n?)*)", text, re.MULTILINE)
+    assert len(recipes) >= 17
+    assert [title for title, body in recipes if not re.search(r"`(?:tests/)?test_|upgrade-test", body)] == []

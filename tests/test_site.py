@@ -163,6 +163,8 @@ def test_the_glossary_has_at_most_forty_words_and_the_readme_ten_of_them() -> No
     words = glossary(index, "# Concepts")
     assert len(words) == len(set(words)) <= 40
     pages = {page.name for page in index.parent.glob("*.md")} - {"README.md"}
-    assert pages == set(re.findall(r"^\| \[[^]]*\]\(([^)]*)\)", index.read_text(), re.MULTILINE)), "a page without its word"
+    assert pages == set(re.findall(r"^\| \[[^]]*\]\(([^)]*)\)", index.read_text(), re.MULTILINE)), (
+        "a page without its word"
+    )
     few = glossary(ROOT / "README.md", "## Words")
     assert len(few) == 10 and set(few) <= set(words)

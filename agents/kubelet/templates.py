@@ -57,7 +57,7 @@ def sizes(
     try:
         return _capacity(chip), tuple(_size(row, chip) for row in spec.get("templates") or ())
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"VNPUTemplates of {spec.get('family')}: {error!r} is no figure") from error
+        raise ValueError(f"VNPUTemplates of {spec.get('family')}: {error!r} is not a number") from error
 
 
 def _capacity(row: Mapping[str, Any]) -> ChipCapacity:

@@ -110,5 +110,5 @@ class PresentFaults:
 
 
 def _severity(said: int | None, before: Present | None) -> int | None:
-    """The severity of a code: only its event says it, so one that does not say leaves it as it was."""
+    """The severity of a code. Only its event states it, so an event without one leaves it as it was."""
     return before.severity if said is None and before is not None else said

@@ -124,7 +124,7 @@ class OwnResets:
     def refund(self) -> None:
         """Give the last reset back to the budget: it could not be written to the journal, so it never began."""
         self._spent = self._spent[:-1]
-        with contextlib.suppress(OSError):  # then it stays used: the safe side
+        with contextlib.suppress(OSError):  # the reset then stays counted, which is the safe side
             self._file.replace(lines_of(self._spent))
 
     def postpone(self, act: Act, why: str) -> None:

@@ -342,7 +342,7 @@ def _restore(host: Host, record: Mapping[str, Any]) -> str:
     except (engines.EngineError, UnicodeDecodeError) as error:
         raise InstallError(f"{config}: {error}; take the runtime {engines.NAME} out by hand, then try again") from error
     write(path, text.encode(), stat.S_IMODE(path.stat().st_mode))
-    return f"{config}: was edited since; only the runtime {engines.NAME} was taken out"
+    return f"{config} was edited since it was installed; only the runtime {engines.NAME} was taken out"
 
 
 def _ours(record: Mapping[str, Any]) -> set[str]:

@@ -186,7 +186,7 @@ def _check_device_claim(action: act.PatchObject, metadata: Mapping[str, Any]) ->
 
 
 def _check_extended_claim(action: act.CreateObject) -> None:
-    """A claim that is made is for the extended resources of one pod: numbers of devices of classes, and no more."""
+    """A resource claim may be made only for the extended resources of one pod: numbers of devices of classes."""
     _check_place(_DEVICE_CLAIM, action.namespace)
     _check_fields(action.object, frozenset({"apiVersion", "kind", "metadata", "spec"}), _DEVICE_CLAIM)
     owners = nested_list(_part(action.object, "metadata"), "ownerReferences")

@@ -293,7 +293,7 @@ def of_job(
         return [f"{counted(len(starting), 'pod')} of it start"]
     if stays:
         return ["it stays on hardware that is faulty or drained until its pods end: see why it is not moved"]
-    return [f"it runs: {_NOTHING_DUE}"] if pods else ["its pods are still to be made"]
+    return [f"it runs: {_NOTHING_DUE}"] if pods else ["its pods have not been made yet"]
 
 
 __all__ = ["of_chip", "of_job", "of_node", "of_pod"]

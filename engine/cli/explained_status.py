@@ -51,7 +51,7 @@ def explain_published(kind: str, name: str, inputs: Mapping[str, Any]) -> tuple[
     found = PublishedCluster(_config_maps(items), now)
     if not found.published.found:
         raise InputError("the engine has published nothing here", where=inputs["cluster"],
-                         hint="Is it the cluster that you mean, and does belay status answer?")  # fmt: skip
+                         hint="Is this the cluster that you mean, and does belay status answer?")  # fmt: skip
     policies = [one for one in items if one.get("kind") == "FaultPolicy"]
     body = _BY_KIND[kind](name, found, policies)
     body |= _last_change(kind, body, items)

@@ -183,7 +183,7 @@ def _span(milliseconds: int) -> str:
 
 
 def _elsewhere(code: str, desired: Desired) -> Iterator[str]:
-    """Policies that say something of the code for a part only: single nodes, kinds of work, or in shadow."""
+    """Policies that mention the code for a part of the cluster only (single nodes, kinds of work), or in shadow."""
     key = code_key(code)
     for declared in desired.fault_policies:
         policy = declared.document

@@ -82,7 +82,7 @@ def _raised_interrupts() -> Iterator[None]:
 
 
 class WholeNumber(click.IntRange):
-    """A whole number from a least to a most, named as people name it where a word is none."""
+    """A whole number within bounds, called a whole number in the message about a word that is none."""
 
     name = "whole number"
 

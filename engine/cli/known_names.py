@@ -55,7 +55,7 @@ def completes(*kinds: str) -> Callable[[click.Context, click.Parameter, str], li
 
 
 def _offered(context: click.Context, kind: str, begun: str) -> list[str]:
-    """The known names that begin so; none where nothing can be read, as a completion must not complain."""
+    """The known names that begin like this; none if nothing can be read, since a completion must not complain."""
     with contextlib.suppress(Exception):
         known = known_names(context.params.get("kubeconfig"), context.params.get("context"))
         rows = known.get(_NAMED_AS.get(kind, kind), [])

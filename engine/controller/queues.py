@@ -25,7 +25,7 @@ MOST_WAITING: Final = {RECONCILE: 1000, ACT: 200}
 
 def waiting(client: redis.Redis, queues: Sequence[str] = ("plan", "act"), *, takes_writes: bool = False) -> int:
     """The number of messages that wait in these queues, asked in one message. Raises StoreUnavailable, with
-    ``takes_writes`` also where Redis takes none.
+    ``takes_writes`` also if Redis takes no writes.
     """
     with translated(), client.pipeline(transaction=False) as pipe:
         if takes_writes:

@@ -187,7 +187,7 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "BudgetLimit": {
         "actions": "Actions that are counted together.",
         "per": "Scope within which they are counted.",
-        "unit": "chips: deletions are counted by the chips that they free; without it as objects.",
+        "unit": "chips: deletions are counted by the chips that they free; otherwise each object counts once.",
         "max": "Most actions within the window; a percentage of what the scope holds, rounded down, at least 1.",
         "window": "Time within which they are counted.",
     },
@@ -280,10 +280,10 @@ DESCRIPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "Receiver": {
         "name": "Name by which rules call it.",
         "type": "What it takes. Slack: also what takes the same, such as Mattermost.",
-        "url": "Where its address lies, if it holds a token.",
+        "url": "Where its address is kept, if it holds a token.",
         "address": "Its address without a token, such as an Alertmanager's.",
-        "token": "Where an Alertmanager's bearer token lies.",
-        "signingKey": "Where the key lies by which DingTalk or Feishu check messages.",
+        "token": "Where an Alertmanager's bearer token is kept.",
+        "signingKey": "Where the key is kept by which DingTalk or Feishu check messages.",
         "email": "The mail server and the mailboxes, for type Email.",
     },
     "SecretValue": {

@@ -39,7 +39,7 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=False, rename="camel")
 
     @property
     def of_report_alone(self) -> bool:
-        """Whether a report decided, and no rule beside it."""
+        """Whether a report alone decided, without any rule."""
         return self.rule in ("", RuleKind.REPORT)
 
 

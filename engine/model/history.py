@@ -309,7 +309,7 @@ class JobMemory(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
 
     @property
     def came_about(self) -> tuple[int, ...]:
-        """The times of the reschedules by which a pod went: without those whose every eviction is not under way."""
+        """When pods went by a reschedule: without reschedules of which no eviction is under way."""
         waiting = {at for uid, at in self.evicted.items() if uid in self.asked}
         gone = {at for uid, at in self.evicted.items() if uid not in self.asked}
         return tuple(at for at in self.reschedules if at not in waiting - gone)

@@ -123,7 +123,7 @@ def _near_labels(wanted: Mapping[str, str], nodes: Mapping[str, Node]) -> str:
 
 
 def _idle_policy(item: Declared[FaultPolicy], places: _Places) -> Iterator[Diagnostic]:
-    """Of a policy whose scope no node is in, the scope."""
+    """A finding for a policy whose scope holds no node."""
     scope = item.document.spec.scope
     named = chain.from_iterable(places.of_node.get(name, ()) for name in scope.nodes)
     among = named if scope.nodes else places.counts

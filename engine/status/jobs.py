@@ -282,8 +282,8 @@ def phase_of(
     """A job's phase in status and commands.
 
     ``end`` is what the job object says of itself (Succeeded, Failed, Suspended), or empty; ``placed``: a pod of it has
-    a node; ``running`` and ``ended``: numbers of its pods that run, and that have succeeded; ``due``: where it has
-    none, some are to come (`awaits_pods`).
+    a node; ``running`` and ``ended``: numbers of its pods that run, and that have succeeded; ``due``: it has no
+    pods yet, but will get some (`awaits_pods`).
     """
     if end:
         return end

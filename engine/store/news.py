@@ -1,6 +1,6 @@
 """What wakes a shard's controller: a word in a list in Redis, for which it waits instead of asking all the time.
 
-Who leaves work for the controller leaves a word, unless one is there. A word may be lost with Redis, so the
+A process that leaves work for the controller adds a word, unless one is there. A word may be lost with Redis, so the
 controller also looks without one, every few seconds.
 """
 

@@ -61,7 +61,12 @@ def init(directory: str, nodes: str | None, cluster: str, kubeconfig: str | None
     for name, count in sorted(found.items()):
         click.echo(f"pool {pool_name(name)}: {counted(count, 'node')} of {name} ({products[name].spec.title})")
     for node in unknown[:10]:
-        click.echo(show.plain(f"node {node}: no product follows from its labels; docs/kubernetes.md says how a pool names one"), err=True)
+        click.echo(
+            show.plain(
+                f"node {node}: no product follows from its labels; docs/kubernetes.md says how a pool names one"
+            ),
+            err=True,
+        )
     click.echo(show.plain(f"committed in {directory}; next: git remote add origin URL, git push -u origin main"))
 
 

@@ -62,7 +62,7 @@ class Clone:
                              code="UncommittedChanges")  # fmt: skip
 
     def check_author(self) -> None:
-        """Raises InputError where Git does not know whose commits are made here."""
+        """Raises InputError if Git does not know who commits here."""
         for person in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"):
             if self.git("var", person, check=False).returncode:
                 raise InputError(

@@ -73,7 +73,7 @@ def review(output: str, post: bool, key: str, fail_on: tuple[str, ...], plain_ht
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,63}", key) or "--" in key:
         raise InputError(f"{key!r} is not a key: at most 63 letters, digits, '.', '_' or '-'", where="--key")
     env = os.environ
-    if post:  # before the work, so that a missing token is said at once
+    if post:  # before the work, so that a missing token is reported at once
         request = ci.request(env)
         request = request._replace(api=checked_address(request.api, plain=plain_http))
         token = ci.token(env, request.forge)

@@ -92,7 +92,9 @@ FINDINGS: Final[Mapping[str, Row]] = {
     FindingCode.REPOSITORY_REFUSED: Row(
         "The revision as a whole is not taken.", "It has more documents or bytes than are read.", "Split it.",
     ),
-    FindingCode.MISPLACED: Row("The document lies where none of its kind is read.", "", "Move it as the message says."),
+    FindingCode.MISPLACED: Row(
+        "The document lies in a folder from which no document of its kind is read.", "", "Move it as the message says.",
+    ),
     FindingCode.OLDER_VERSION: Row(
         "A document cannot be used, so its last good version stays in force.", "", "Correct the error.",
     ),

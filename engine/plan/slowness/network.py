@@ -52,7 +52,7 @@ class NetworkDetector:
 
     @property
     def settled(self) -> bool:
-        """Whether it knows what is usual, so that what it does not find is not there."""
+        """Whether it has learned what is usual, so that finding nothing means that nothing is wrong."""
         return self._count >= LEARNING + self.settings.windows + 1
 
     def add(self, node: str, number: int, samples: Iterable[PingSample]) -> None:

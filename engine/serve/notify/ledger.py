@@ -304,7 +304,7 @@ def _batch(route: Route, group: str, entries: Sequence[LedgerEntry], now: int, *
     due = any(now - e.seen >= wait for e in begins) or any(now - e.over >= wait for e in ends)
 
     if quiet:
-        # Alertmanager would take what is not repeated for over
+        # Alertmanager takes an alert that is not repeated for resolved
         begins, ends, due = [], [], False
         again = again if route.receiver.type is ReceiverType.ALERTMANAGER else []
     if not due and not again:

@@ -157,7 +157,7 @@ def _markdown(message: Message, count: int) -> str:
 
 
 def _plain(text: str) -> str:
-    """A text in which nothing is markup: letters that begin some are set apart."""
+    """The text with the characters that begin markup escaped."""
     return "".join(f"\\{char}" if char in "\\`*[]<>#|" else char for char in text)
 
 

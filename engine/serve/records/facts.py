@@ -105,7 +105,7 @@ class Span(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return identity(self.kind, self.subject, str(self.begun))
 
     def seconds(self, begin: int, end: int, now: int) -> float:
-        """Seconds of it that lie between two times; one that lasts goes on until ``now``."""
+        """How many of its seconds lie between two times; what has not ended counts until ``now``."""
         return max(0, min(self.ended or now, end) - max(self.begun, begin)) / 1000
 
 

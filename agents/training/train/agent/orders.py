@@ -115,11 +115,11 @@ class ClusterOrders:
         return OK
 
     def dump(self) -> int:
-        """Nothing: what is saved is saved by ``--checkpoints``."""
+        """Do nothing: ``--checkpoints`` saves what has to be saved."""
         return OK
 
     def prepare_action(self, action: str, fault_ranks: Mapping[int, int]) -> int:
-        """Nothing: a rank that ends is replaced."""
+        """Do nothing: a rank that ends is replaced."""
         return OK
 
     def destroy(self) -> int:

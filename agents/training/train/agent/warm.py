@@ -190,7 +190,7 @@ def _send(sock: socket.socket, message: dict[str, Any], descriptors: list[int] |
     try:
         socket.send_fds(sock, [json.dumps(message).encode()], descriptors or [])
     except OSError:
-        # the agent is lost, which reading shows
+        # the agent is gone: the next read notices it
         pass
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 OPEN = 8
-"""Steps whose answers are not complete that are kept."""
+"""How many steps are kept while some of their answers are missing."""
 DOUBTS = 16
 """Undecided steps whose answers are kept until the steps are done again."""
 PROVEN = 8

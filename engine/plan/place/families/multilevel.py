@@ -232,7 +232,7 @@ class _Tree:
         return None
 
     def _siblings(self, units: list[_Unit], left: int) -> tuple[str, ...] | None:
-        """Units that are used whole first, least fragmented first; then bigger ones, smallest first."""
+        """First units that are used whole, the least fragmented ahead; then bigger ones, the smallest ahead."""
         smaller = sorted(units, key=lambda unit: (unit.fragment, unit.capacity, unit.name))
         skipped = []
         for unit in smaller:
