@@ -11,8 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from belay.engine.cli import main
-from belay.engine.cli.acts import edits
+from belay.engine.cli.acts import isolations, jobs
 from belay.engine.cli.acts.effects import effect
+from belay.engine.cli.acts.targets import target
 from belay.engine.cli.acts.verbs import OF_NOTHING
 from belay.engine.errors import InputError
 from belay.engine.load import load_directory
@@ -38,7 +39,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_the_jobs_that_move_or_wait_are_named_with_what_is_lost(cluster: str) -> None:
     files = load_directory(ROOT / "desired")
     files = {f"desired/{path}": data for path, data in files.items()}
-    edit = edits.isolate(files, [edits.target("node-1")], "fan", None)
+    edit = isolations.isolate(files, [target("node-1")], "fan", None)
     after = {**files, **{path: data for path, data in edit.files.items() if data is not None}}
     first, *rest = effect(files, after, cluster, None)
     assert first.startswith("plan: ") and "running pod" in first and "chip-hours lost" in first
@@ -48,7 +49,7 @@ def test_the_jobs_that_move_or_wait_are_named_with_what_is_lost(cluster: str) ->
 
 def test_a_job_that_would_wait_is_named_with_its_way_out(cluster: str) -> None:
     files = {f"desired/{path}": data for path, data in load_directory(ROOT / "desired").items()}
-    edit = edits.scale(files, "pretrain", 9)
+    edit = jobs.scale(files, "pretrain", 9)
     after = {**files, **{path: data for path, data in edit.files.items() if data is not None}}
     first, job = effect(files, after, cluster, None)
     assert first == "plan: 1 job left waiting"
@@ -62,7 +63,7 @@ def test_a_change_without_effect_says_so(cluster: str) -> None:
 
 def test_a_node_that_the_cluster_has_not_is_said(cluster: str) -> None:
     files = {f"desired/{path}": data for path, data in load_directory(ROOT / "desired").items()}
-    edit = edits.isolate(files, [edits.target("node-99")], "fan", None)
+    edit = isolations.isolate(files, [target("node-99")], "fan", None)
     after = {**files, **{path: data for path, data in edit.files.items() if data is not None}}
     said, plan = effect(files, after, cluster, None)
     assert "warning: the cluster has no node node-99: did you mean node-" in said and plan == "plan: nothing changes"
@@ -74,7 +75,7 @@ def test_a_node_that_the_cluster_has_not_is_said(cluster: str) -> None:
 )
 def test_a_node_or_chip_that_the_cluster_has_not_is_not_isolated(cluster: str, named: str, says: str) -> None:
     files = {f"desired/{path}": data for path, data in load_directory(ROOT / "desired").items()}
-    edit = edits.isolate(files, [edits.target(named)], "fan", None)
+    edit = isolations.isolate(files, [target(named)], "fan", None)
     after = {**files, **{path: data for path, data in edit.files.items() if data is not None}}
     with pytest.raises(InputError, match=says) as caught:
         effect(files, after, cluster, None, OF_NOTHING)
@@ -112,7 +113,7 @@ def test_a_cluster_that_is_named_and_cannot_be_read_ends_the_act(tmp_path: Path)
 
 def test_chips_that_are_isolated_by_hand_are_named_with_the_document_and_its_reason(cluster: str) -> None:
     files = {f"desired/{path}": data for path, data in load_directory(ROOT / "desired").items()}
-    edit = edits.isolate(files, [edits.target("node-1/3")], "ECC, ticket 4711", None)
+    edit = isolations.isolate(files, [target("node-1/3")], "ECC, ticket 4711", None)
     after = {**files, **{path: data for path, data in edit.files.items() if data is not None}}
     lines = effect(files, after, cluster, None)
     assert any("leaves node-1" in line and "(Isolation/node-1-3: ECC, ticket 4711)" in line for line in lines), lines

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from belay.engine.cli import main
-from belay.engine.cli.acts import edits, splices
+from belay.engine.cli.acts import jobs, splices
 from belay.engine.cli.acts.clone import Clone
+from belay.engine.cli.acts.edits import RepositoryEdit
 from belay.engine.cli.acts.ways_back import way_back
 from belay.engine.errors import InputError
 from belay.engine.load import load, load_directory
@@ -183,7 +184,7 @@ def test_the_way_back_means_the_same_of_several_state_repositories_of_a_clone(
         (clone / "lab", clone, True), (clone, clone.parent, True),
     ):  # fmt: skip
         monkeypatch.chdir(here)
-        edit = edits.RepositoryEdit({}, "Isolate node-1", ("belay release node-1",), revert=True)
+        edit = RepositoryEdit({}, "Isolate node-1", ("belay release node-1",), revert=True)
         back = way_back(edit, "0a1b2c3d4e5f", pushed=False, clone=Clone(str(state)))
         repo, tree = (f" --repo {state}", f" -C {state}") if named else ("", "")
         assert back == f"belay release node-1{repo} && git{tree} revert --no-edit 0a1b2c3d4e5f", (state, here)
@@ -402,9 +403,9 @@ def test_an_edit_that_would_be_refused_is_not_committed(clone: Path) -> None:
 def test_a_task_of_volcanos_is_named_where_there_are_several() -> None:
     files = {"desired/v.yaml": b"apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: v}\nspec:\n"
              b"  tasks:\n    - name: a\n      replicas: 1\n    - {name: b, replicas: 2}\n"}  # fmt: skip
-    assert edits.scale(files, "v", 4, "b").files["desired/v.yaml"].endswith(b"- {name: b, replicas: 4}\n")  # type: ignore[union-attr]
+    assert jobs.scale(files, "v", 4, "b").files["desired/v.yaml"].endswith(b"- {name: b, replicas: 4}\n")  # type: ignore[union-attr]
     with pytest.raises(InputError, match="its tasks are a, b"):
-        edits.scale(files, "v", 4)
+        jobs.scale(files, "v", 4)
 
 
 AN_ASCEND_JOB = b"""apiVersion: mindxdl.gitee.com/v1
@@ -429,18 +430,18 @@ spec: {replicas: 2, template: {spec: {priorityClassName: low}}}
 
 def test_the_way_back_names_a_document_so_that_no_namesake_is_meant() -> None:
     files = {"desired/job.yaml": AN_ASCEND_JOB}
-    assert edits.prioritise(files, "x", "high").undo == ("belay priority default/x low",), "short where that is enough"
+    assert jobs.prioritise(files, "x", "high").undo == ("belay priority default/x low",), "short where that is enough"
     files["desired/others.yaml"] = NAMESAKES
     acts = (
-        (edits.suspend(files, "NodePool/x", True), "belay resume NodePool/x"),
-        (edits.scale(files, "Deployment/default/x", 5), "belay scale Deployment/default/x 2"),
-        (edits.prioritise(files, "AscendJob/default/x", "high"), "belay priority AscendJob/default/x low"),
+        (jobs.suspend(files, "NodePool/x", True), "belay resume NodePool/x"),
+        (jobs.scale(files, "Deployment/default/x", 5), "belay scale Deployment/default/x 2"),
+        (jobs.prioritise(files, "AscendJob/default/x", "high"), "belay priority AscendJob/default/x low"),
     )
     for edit, back in acts:
         assert edit.undo == (back,)
         assert not edit.reverted
     suspended = {path: data for path, data in {**files, **acts[0][0].files}.items() if data is not None}
-    resumed = edits.suspend(suspended, "NodePool/x", False).files
+    resumed = jobs.suspend(suspended, "NodePool/x", False).files
     assert b"suspend: false" in (resumed["desired/others.yaml"] or b""), "the name in the way back is understood"
 
 
@@ -448,10 +449,10 @@ def test_a_minimum_that_scaling_back_would_raise_is_brought_back_by_reverting() 
     """Three of five pods suffice; of the three that are left all are needed, and that looks like a job that starts
     together."""
     files = {"desired/job.yaml": AN_ASCEND_JOB}
-    assert edits.scale(files, "x", 2).reverted
-    assert edits.scale(files, "x", 3).undo == ("belay scale default/x 4",)
+    assert jobs.scale(files, "x", 2).reverted
+    assert jobs.scale(files, "x", 3).undo == ("belay scale default/x 4",)
 
     text = AN_ASCEND_JOB.replace(b"minAvailable: 3, ", b"").replace(b"    Master: {replicas: 1}\n", b"")
-    none = edits.scale({"desired/job.yaml": text}, "x", 0)
-    again = edits.scale({"desired/job.yaml": none.files["desired/job.yaml"] or b""}, "x", 4)
+    none = jobs.scale({"desired/job.yaml": text}, "x", 0)
+    again = jobs.scale({"desired/job.yaml": none.files["desired/job.yaml"] or b""}, "x", 4)
     assert again.files["desired/job.yaml"] == text, "a minimum that was not given is not made up"

@@ -13,7 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from belay.engine.cli.acts import splices
-from belay.engine.cli.acts.edits import JOB_KINDS, PlacedDocument, RepositoryEdit, documents, text_of
+from belay.engine.cli.acts.edits import RepositoryEdit
+from belay.engine.cli.acts.jobs import JOB_KINDS
+from belay.engine.cli.acts.placed_documents import PlacedDocument, documents, text_of
 from belay.engine.errors import InputError
 from belay.engine.model.labels import (
     BATCH_CONTROLLER_UID,

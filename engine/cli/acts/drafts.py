@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from belay.engine.cli.acts.adoption import as_text
-from belay.engine.cli.acts.edits import RepositoryEdit, documents
+from belay.engine.cli.acts.edits import RepositoryEdit
+from belay.engine.cli.acts.placed_documents import documents
 from belay.engine.documents.scalars import NAME_PATTERN
 from belay.engine.errors import InputError
 from belay.engine.model.labels import (

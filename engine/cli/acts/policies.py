@@ -72,14 +72,14 @@ def edit(
 
     Example: belay policy edit training --level 80C98001=SeparateNPU --mode shadow
     """
-    from belay.engine.cli.acts import edits
+    from belay.engine.cli.acts.fault_policies import change_policy
     from belay.engine.cli.acts.new import pairs
 
     named = pairs(levels, "--level")
     frequency, duration = [frequency_rule(text) for text in often], [duration_rule(text) for text in lasting]
     act(
         options,
-        lambda files: edits.change_policy(
+        lambda files: change_policy(
             files, name, levels=named, dropped=dropped, mode=mode or "", frequency=frequency, duration=duration
         ),
     )

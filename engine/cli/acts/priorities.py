@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from belay.engine.cli.acts.edits import documents
+from belay.engine.cli.acts.placed_documents import documents
 from belay.engine.errors import BelayError, InputError
 
 _KIND: Final = "PriorityClass"

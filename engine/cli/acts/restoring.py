@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from belay.engine.cli.acts.clone import Clone
-from belay.engine.cli.acts.edits import documents
+from belay.engine.cli.acts.placed_documents import documents
 from belay.engine.errors import InputError
 
 _MOST_COMMITS: Final = 50

@@ -57,10 +57,11 @@ def isolate(targets: tuple[str, ...], reason: str, until: str | None, **options:
     refused, unless with --cluster none. Examples: belay isolate node-3 --reason
     "fan, ticket 4711"; belay isolate node-3/4-5 --reason "ECC" --until 36h
     """
-    from belay.engine.cli.acts import edits
+    from belay.engine.cli.acts import isolations
+    from belay.engine.cli.acts.targets import target
 
-    named = [edits.target(text) for text in targets]
-    act(options, lambda files: edits.isolate(files, named, reason, _moment(until)), refused=OF_NOTHING)
+    named = [target(text) for text in targets]
+    act(options, lambda files: isolations.isolate(files, named, reason, _moment(until)), refused=OF_NOTHING)
 
 
 @click.command(short_help="Empty nodes for maintenance, as a commit.")
@@ -81,11 +82,12 @@ def drain(nodes: tuple[str, ...], by: str | None, reason: str, until: str | None
 
     Example: belay drain node-3 --by 22:00 --reason "new optics"
     """
-    from belay.engine.cli.acts import edits
+    from belay.engine.cli.acts import isolations
+    from belay.engine.cli.acts.targets import target
     from belay.engine.errors import InputError
     from belay.engine.model.times import rfc3339
 
-    named = [edits.target(text) for text in nodes]
+    named = [target(text) for text in nodes]
     for one in named:
         if one.chips:
             raise InputError("chips are isolated, nodes are drained", where=str(one), hint=f"belay isolate {one}")
@@ -105,7 +107,7 @@ def drain(nodes: tuple[str, ...], by: str | None, reason: str, until: str | None
     reason = f"{reason}, empty by {rfc3339(deadline)}" if deadline is not None else reason
     act(
         options,
-        lambda files: edits.isolate(files, named, reason, end),
+        lambda files: isolations.isolate(files, named, reason, end),
         promise=promise if deadline else None,
         refused=OF_NOTHING,
     )
@@ -122,10 +124,11 @@ def release(targets: tuple[str, ...], **options: Any) -> None:
 
     Example: belay release node-3/4-5
     """
-    from belay.engine.cli.acts import edits
+    from belay.engine.cli.acts import isolations
+    from belay.engine.cli.acts.targets import target
 
-    named = [edits.target(text) for text in targets]
-    act(options, lambda files: edits.release(files, named, time.time()))
+    named = [target(text) for text in targets]
+    act(options, lambda files: isolations.release(files, named, time.time()))
 
 
 @click.command(short_help="Change how many pods a job has, as a commit.")
@@ -142,9 +145,9 @@ def scale(job: str, replicas: int, task: str, **options: Any) -> None:
 
     Example: belay scale default/chat 4
     """
-    from belay.engine.cli.acts import edits
+    from belay.engine.cli.acts import jobs
 
-    act(options, lambda files: edits.scale(files, job, replicas, task))
+    act(options, lambda files: jobs.scale(files, job, replicas, task))
 
 
 @click.command(short_help="Change the priority of a job, as a commit.")
@@ -159,11 +162,11 @@ def priority(job: str, priority: str, **options: Any) -> None:
 
     Example: belay priority default/llm high --why "the paper is due"
     """
-    from belay.engine.cli.acts import edits
+    from belay.engine.cli.acts import jobs
     from belay.engine.cli.acts.priorities import check_priority_class
 
     def change(files: Mapping[str, bytes]) -> RepositoryEdit:
-        edit = edits.prioritise(files, job, priority)
+        edit = jobs.prioritise(files, job, priority)
         check_priority_class(priority, files, options["cluster"], options["kubeconfig"])
         return edit
 
@@ -180,9 +183,9 @@ def suspend(name: str, **options: Any) -> None:
 
     Example: belay suspend pretrain --why "the night belongs to evaluation"
     """
-    from belay.engine.cli.acts import edits
+    from belay.engine.cli.acts import jobs
 
-    act(options, lambda files: edits.suspend(files, name, True))
+    act(options, lambda files: jobs.suspend(files, name, True))
 
 
 @click.command(short_help="Resume a suspended pool or job, as a commit.")
@@ -194,9 +197,9 @@ def resume(name: str, **options: Any) -> None:
 
     Example: belay resume pretrain
     """
-    from belay.engine.cli.acts import edits
+    from belay.engine.cli.acts import jobs
 
-    act(options, lambda files: edits.suspend(files, name, False))
+    act(options, lambda files: jobs.suspend(files, name, False))
 
 
 @click.command(short_help="Go back to the documents of an earlier revision, as a commit.")
