@@ -15,7 +15,7 @@ from typing import Any, Final
 from belay.engine.cli.acts import splices
 from belay.engine.cli.acts.edits import RepositoryEdit
 from belay.engine.cli.acts.jobs import JOB_KINDS
-from belay.engine.cli.acts.placed_documents import PlacedDocument, documents, text_of
+from belay.engine.cli.acts.placed_documents import FileText, PlacedDocument, documents
 from belay.engine.errors import InputError
 from belay.engine.model.labels import (
     BATCH_CONTROLLER_UID,
@@ -71,8 +71,8 @@ def adopt(
         live = _found(items, name)
         _check_free(live, name, declared)
         file = _file(live, declared)
-        text = text_of(changed[file], file) if file in changed else ""
-        changed[file] = splices.with_document(text, as_text(document_of(live))).encode()
+        text = FileText.of(changed, file).edited(splices.with_document, as_text(document_of(live)))
+        changed[file] = text.data
         undo.append(_undo(live, kubeconfig))
     done = {path: data for path, data in changed.items() if data != files.get(path)}
     return RepositoryEdit(done, f"Adopt {', '.join(names)}", tuple(undo), revert=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from belay.engine.cli.acts import splices
 from belay.engine.cli.acts.edits import RepositoryEdit
-from belay.engine.cli.acts.placed_documents import documents, none_or_many, text_of, value_at
+from belay.engine.cli.acts.placed_documents import FileText, documents, none_or_many, value_at
 
 
 def change_policy(
@@ -31,20 +31,20 @@ def change_policy(
     if len(rows) != 1:
         raise none_or_many("FaultPolicy", name, rows, found)
     one = rows[0]
-    text, spec = text_of(files[one.file], one.file), ("spec",)
+    text, spec = FileText.of(files, one.file), ("spec",)
     for code, level in levels.items():
-        text = splices.with_value(text, one.number, (*spec, "levels", code), level)
+        text = text.edited(splices.with_value, one.number, (*spec, "levels", code), level)
     for code in dropped:
-        named = value_at(splices.bodies(text)[one.number], (*spec, "levels"), {})
+        named = value_at(splices.bodies(text.text)[one.number], (*spec, "levels"), {})
         # a mapping without entries would be a document without levels, which is refused
         only = list(named) == [code]
-        text = splices.without(text, one.number, (*spec, "levels") if only else (*spec, "levels", code))
+        text = text.edited(splices.without, one.number, (*spec, "levels") if only else (*spec, "levels", code))
     if mode:
-        text = splices.with_value(text, one.number, (*spec, "mode"), mode)
+        text = text.edited(splices.with_value, one.number, (*spec, "mode"), mode)
     for key, rules in (("frequency", frequency), ("duration", duration)):
         for rule in rules:
-            text = splices.with_item(text, one.number, (*spec, key), _in_braces(rule))
-    return RepositoryEdit({one.file: text.encode()}, f"Change FaultPolicy {name}")
+            text = text.edited(splices.with_item, one.number, (*spec, key), _in_braces(rule))
+    return RepositoryEdit({one.file: text.data}, f"Change FaultPolicy {name}")
 
 
 def _in_braces(rule: Mapping[str, Any]) -> str:

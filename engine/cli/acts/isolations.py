@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from belay.engine.cli.acts import splices
 from belay.engine.cli.acts.edits import RepositoryEdit
-from belay.engine.cli.acts.placed_documents import documents, text_of
+from belay.engine.cli.acts.placed_documents import FileText, documents
 from belay.engine.cli.acts.targets import NodeOrChips
 from belay.engine.documents.scalars import parse_chips
 from belay.engine.errors import InputError
@@ -42,13 +42,13 @@ def isolate(
     file = f"{_ISOLATIONS}.yaml" if f"{_ISOLATIONS}.yaml" in files else f"{_ISOLATIONS}/{name}.yaml"
     if f"{_ISOLATIONS}.yaml" not in files and kept and all(path == kept[0] for path in kept) and len(kept) > 1:
         file = kept[0]
-    text = text_of(files[file], file) if file in files else ""
+    text = FileText.of(files, file).edited(splices.with_document, body)
     what = ", ".join(map(str, targets))
     end = f" until {rfc3339(until)}" if until is not None else ""
     # a release takes a target out of every Isolation
     alone = not any(_isolated_by_another(files, one) for one in targets)
     undo = ("belay release " + " ".join(map(str, targets)),) if alone else ()
-    return RepositoryEdit({file: splices.with_document(text, body).encode()}, f"Isolate {what}{end}", undo)
+    return RepositoryEdit({file: text.data}, f"Isolate {what}{end}", undo)
 
 
 def _isolated_by_another(files: Mapping[str, bytes], one: NodeOrChips) -> bool:
@@ -111,17 +111,15 @@ def _release_one(files: dict[str, bytes | None], one: NodeOrChips) -> list[Freed
         if path is None:
             continue
         freed.append(Freed(one, str(spec.get("reason", "")), str(spec.get("until") or "")))
-        data = files[found.file]
-        assert data is not None
-        text = text_of(data, found.file)
+        text = FileText.of(files, found.file)
         parts = len(spec.get("nodes") or ()) + len(spec.get("chips") or ())
         if parts > 1:
             siblings = spec.get(str(path[1])) or ()
-            edited = splices.without(text, found.number, path if len(siblings) > 1 else path[:2])
+            edited = text.edited(splices.without, found.number, path if len(siblings) > 1 else path[:2])
         else:
-            edited = splices.without_document(text, found.number)
-        empty = not splices.bodies(edited)
-        files[found.file] = None if empty and "#" not in edited else edited.encode()
+            edited = text.edited(splices.without_document, found.number)
+        empty = not splices.bodies(edited.text)
+        files[found.file] = None if empty and "#" not in edited.text else edited.data
     if not freed:
         raise InputError("no Isolation of this repository names it", where=str(one),
                          hint="belay explain says what holds it")  # fmt: skip

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from belay.engine.cli.acts import splices
 from belay.engine.cli.acts.edits import RepositoryEdit
 from belay.engine.cli.acts.placed_documents import (
+    FileText,
     PlacedDocument,
-    documents,
     one_named,
-    text_of,
     value_at,
 )
 from belay.engine.errors import InputError
@@ -48,18 +47,18 @@ def scale(files: Mapping[str, bytes], name: str, replicas: int, task: str = "") 
     Of an AscendJob it is the number of workers; where all its pods had to start together, they still have to.
     """
     job, typed = _job(files, name)
-    text, path = text_of(files[job.file], job.file), _replicas_path(job, task)
-    old = value_at(job.body, path, 1)
-    text = splices.with_value(text, job.number, path, replicas)
+    text, path = FileText.of(files, job.file), _replicas_path(job, task)
+    old = _number(job, path)
+    text = text.edited(splices.with_value, job.number, path, replicas)
     tail = f" --task {task}" if task else ""
     undo: tuple[str, ...] = (f"belay scale {typed} {old}{tail}",)
     if job.kind == "AscendJob":
-        pods, minimum = _pods(job.body), value_at(job.body, _MINIMUM, None)
+        pods, minimum = _pods(job), _number(job, _MINIMUM, -1)
         if minimum == pods:
-            text = splices.with_value(text, job.number, _MINIMUM, pods - old + replicas)
+            text = text.edited(splices.with_value, job.number, _MINIMUM, pods - old + replicas)
         elif minimum == pods - old + replicas:
             undo = ()  # scaled back, all its pods would have to start together from then on
-    return RepositoryEdit({job.file: text.encode()}, f"Scale {job.kind} {job.name} from {old} to {replicas}", undo)
+    return RepositoryEdit({job.file: text.data}, f"Scale {job.kind} {job.name} from {old} to {replicas}", undo)
 
 
 def prioritise(files: Mapping[str, bytes], name: str, priority: str) -> RepositoryEdit:
@@ -70,15 +69,14 @@ def prioritise(files: Mapping[str, bytes], name: str, priority: str) -> Reposito
         raise InputError(f"{job.kind} has no priority of its own", where=f"{job.file}: {job.name}",
                          hint="Its roles have: edit the document")  # fmt: skip
     old = value_at(job.body, path, "")
-    text = splices.with_value(text_of(files[job.file], job.file), job.number, path, priority)
+    text = FileText.of(files, job.file).edited(splices.with_value, job.number, path, priority)
     undo = (f"belay priority {typed} {old}",) if old else ()
-    return RepositoryEdit({job.file: text.encode()}, f"Set the priority of {job.kind} {job.name} to {priority}", undo)
+    return RepositoryEdit({job.file: text.data}, f"Set the priority of {job.kind} {job.name} to {priority}", undo)
 
 
 def suspend(files: Mapping[str, bytes], name: str, wanted: bool) -> RepositoryEdit:
     """Suspend or resume a NodePool (no new pods), an AscendJob or a Job of Kubernetes (their pods end)."""
-    found = [one for one in documents(files) if one.kind in _SUSPENDED and not one.is_volcano]
-    one, typed = one_named(name, found, "NodePool, AscendJob or Job of Kubernetes")
+    one, typed = one_named(name, _can_be_suspended, "NodePool, AscendJob or Job of Kubernetes", files)
     path = _SUSPENDED[one.kind]
     if bool(value_at(one.body, path, False)) == wanted:
         raise InputError(
@@ -86,13 +84,17 @@ def suspend(files: Mapping[str, bytes], name: str, wanted: bool) -> RepositoryEd
             where=f"{one.file}: {one.name}",
             code="NothingToChange",
         )
-    text = splices.with_value(text_of(files[one.file], one.file), one.number, path, wanted)
+    text = FileText.of(files, one.file).edited(splices.with_value, one.number, path, wanted)
     verb, back = ("Suspend", "resume") if wanted else ("Resume", "suspend")
-    return RepositoryEdit({one.file: text.encode()}, f"{verb} {one.kind} {one.name}", (f"belay {back} {typed}",))
+    return RepositoryEdit({one.file: text.data}, f"{verb} {one.kind} {one.name}", (f"belay {back} {typed}",))
+
+
+def _can_be_suspended(one: PlacedDocument) -> bool:
+    return one.kind in _SUSPENDED and not one.is_volcano
 
 
 def _job(files: Mapping[str, bytes], name: str) -> tuple[PlacedDocument, str]:
-    return one_named(name, [one for one in documents(files) if one.kind in JOB_KINDS], "job")
+    return one_named(name, lambda one: one.kind in JOB_KINDS, "job", files)
 
 
 def _replicas_path(job: PlacedDocument, task: str) -> Sequence[str | int]:
@@ -114,6 +116,16 @@ def _replicas_path(job: PlacedDocument, task: str) -> Sequence[str | int]:
     return ("spec", "tasks", tasks.index(task), "replicas")
 
 
-def _pods(body: Mapping[str, Any]) -> int:
-    specs = value_at(body, ("spec", "replicaSpecs"), {})
-    return sum(value_at(spec, ("replicas",), 1) for spec in specs.values() if isinstance(spec, dict))
+def _pods(job: PlacedDocument) -> int:
+    specs = value_at(job.body, ("spec", "replicaSpecs"), {})
+    return sum(_number(job, ("spec", "replicaSpecs", role, "replicas")) for role in specs)
+
+
+def _number(job: PlacedDocument, path: Sequence[str | int], default: int = 1) -> int:
+    """A number of the document, in quotes or not. Raises InputError where something else stands there."""
+    found = value_at(job.body, path, default)
+    try:
+        return int(found)
+    except (TypeError, ValueError) as error:
+        where = f"{job.file}: {job.name}: {'.'.join(map(str, path))}"
+        raise InputError(f"{str(found)[:40]!r} is no number", where=where, hint="Mend the document first") from error

@@ -6,16 +6,18 @@ A name that no document has is refused with the nearest that one has.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Concatenate, Final, ParamSpec, Self
 
 from belay.engine.cli.acts import splices
+from belay.engine.cli.acts.text_nodes import Path, UneditableText
 from belay.engine.errors import InputError
 from belay.engine.load import yaml12
 from belay.engine.load.files import is_document
 from belay.engine.model.labels import BELAY_PREFIX
 
+Words = ParamSpec("Words")
 _VOLCANO: Final = "batch.volcano.sh/"
 
 
@@ -50,6 +52,32 @@ class PlacedDocument:
         return str(self.body.get("apiVersion")).startswith(_VOLCANO)
 
 
+@dataclass(frozen=True)
+class FileText:
+    """The text of a file of the repository; an edit of it that is refused names the file, line and column."""
+
+    file: str
+    text: str = ""
+
+    @classmethod
+    def of(cls, files: Mapping[str, bytes | None], file: str) -> FileText:
+        """The file as it is; empty where there is none. Raises InputError where it is not UTF-8."""
+        data = files.get(file)
+        return cls(file, text_of(data, file) if data is not None else "")
+
+    @property
+    def data(self) -> bytes:
+        """What is written."""
+        return self.text.encode()
+
+    def edited(self, splice: Callable[Concatenate[str, Words], str], *words: Words.args, **more: Words.kwargs) -> Self:
+        """The file with a splice made (engine/cli/acts/splices.py). Raises InputError where it is refused."""
+        try:
+            return replace(self, text=splice(self.text, *words, **more))
+        except UneditableText as error:
+            raise InputError(error.message, where=f"{self.file}:{error.where}", hint=error.hint) from error
+
+
 def documents(files: Mapping[str, bytes], kind: str = "") -> Iterator[PlacedDocument]:
     """The documents of a tree that can be read, of one kind or of all; those inside Lists are left out."""
     for path in sorted(files):
@@ -64,9 +92,18 @@ def documents(files: Mapping[str, bytes], kind: str = "") -> Iterator[PlacedDocu
                 yield PlacedDocument(path, number, body)
 
 
-def one_named(name: str, known: Sequence[PlacedDocument], what: str) -> tuple[PlacedDocument, str]:
-    """The only document of this name, and how to name it to a later command: as short as names nothing else."""
+def one_named(
+    name: str, fits: Callable[[PlacedDocument], bool], what: str, files: Mapping[str, bytes]
+) -> tuple[PlacedDocument, str]:
+    """The only document of this name, and how to name it to a later command: as short as names nothing else.
+
+    Raises:
+        InputError: no document that fits has the name, or several; or it stands where no act can change it.
+    """
+    known = [one for one in documents(files) if fits(one)]
     rows = [one for one in known if name in one.names]
+    if not rows:
+        _refuse_hidden(name, fits, files)
     if len(rows) != 1:
         raise none_or_many(what, name, rows, known)
     (found,) = rows
@@ -75,6 +112,7 @@ def one_named(name: str, known: Sequence[PlacedDocument], what: str) -> tuple[Pl
 
 
 def none_or_many(what: str, name: str, rows: Sequence[PlacedDocument], known: Sequence[PlacedDocument]) -> InputError:
+    """Why a name does not stand for one document: several have it, or none has; with the names that are meant."""
     if rows:
         several = ", ".join(f"{one.kind}/{one.name} ({one.file})" for one in rows[:5])
         return InputError(f"several documents have this name: {several}", where=name,
@@ -83,6 +121,38 @@ def none_or_many(what: str, name: str, rows: Sequence[PlacedDocument], known: Se
     near = difflib.get_close_matches(name, [*names, *(one.rpartition("/")[2] for one in names)], 1)
     hint = f"Did you mean {near[0]}?" if near else "Name one that this repository declares"
     return InputError(f"the repository declares no {what} of this name", where=name, hint=hint)
+
+
+def _refuse_hidden(name: str, fits: Callable[[PlacedDocument], bool], files: Mapping[str, bytes]) -> None:
+    """Raises InputError where a file that no act can change names the document: it is said why, and at which line."""
+    last = name.rpartition("/")[2]
+    for path in sorted(files):
+        if not is_document(path) or last.encode() not in files[path]:
+            continue
+        try:
+            text = text_of(files[path], path)
+            bodies = splices.bodies(text)
+        except yaml12.YAMLProblem as problem:
+            raise InputError(problem.message, where=f"{path}:{problem.line}:{problem.column}",
+                             hint="Mend the file first: it may hold what you named") from problem  # fmt: skip
+        for number, body in enumerate(bodies):
+            for place, document in _documents_inside(path, number, body):
+                named = name in document.names and fits(document)
+                if named and (place or path.endswith(".json")):
+                    line = splices.line_of(text, number, place)
+                    reason = "JSON is not edited" if path.endswith(".json") else "it stands in a List"
+                    raise InputError(f"{reason}: edit it by hand", where=f"{path}:{line}")
+
+
+def _documents_inside(path: str, number: int, body: Any) -> Iterator[tuple[Path, PlacedDocument]]:
+    """A document of a file, and those inside it where it is a List; each with where it stands in the document."""
+    if not isinstance(body, dict):
+        return
+    yield (), PlacedDocument(path, number, body)
+    items = body.get("items")
+    for index, item in enumerate(items if isinstance(items, list) else ()):
+        if isinstance(item, dict):
+            yield ("items", index), PlacedDocument(path, number, item)
 
 
 def text_of(data: bytes, file: str) -> str:

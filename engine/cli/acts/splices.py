@@ -8,106 +8,150 @@ refused with its line.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Sequence
+import re
 from io import StringIO
 from typing import Any, Final
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from belay.engine.errors import InputError
+from belay.engine.cli.acts.text_nodes import (
+    BLOCK_SCALARS,
+    Path,
+    Row,
+    UneditableText,
+    bounds,
+    content_end,
+    documents,
+    follow,
+    in_flow,
+    is_nothing,
+    line_end,
+    line_start,
+    newline,
+    rows,
+    uneditable,
+)
 from belay.engine.load import yaml12
 
-Path = Sequence[str | int]
-_BLOCK_SCALARS: Final = ("|", ">")
+_COMMENT_OR_SPACE: Final = r"(?:\s|(?<=\s)#[^\r\n]*)*"
+_COMMA: Final = re.compile(_COMMENT_OR_SPACE + ",")
+#: What may follow an entry of a flow collection on its last line: its comma and a comment.
+_REST_OF_LINE: Final = re.compile(r"[ \t]*,?[ \t]*(?:(?<=[ \t])#[^\r\n]*)?(?:\r?\n)")
+_COMMENT_LINE: Final = re.compile(r"^[ \t]*#", re.MULTILINE)
+_BARE_MARKER: Final = re.compile(r"---[ \t]*(?:\r?\n|\Z)")
 
 
 def with_value(text: str, document: int, path: Path, value: str | int | bool) -> str:
     """The text with a scalar at ``path`` of its ``document`` (counted from 0); missing mappings on the way are made.
 
     Raises:
-        InputError: the path leads through something else than mappings and lists, or through a shared value.
+        UneditableText: the path leads through something else than mappings and lists, or through a shared value.
     """
-    root = _documents(text)[document]
-    node, depth = _follow(text, root, path)
+    root = documents(text)[document]
+    node, depth = follow(root, path)
     rest = path[depth:]
-    if depth and _is_nothing(node):
+    if depth and is_nothing(node):
         edited = _filled(text, root, path, depth, _scalar(value))
     elif not rest:
         edited = _replaced(text, node, _scalar(value, node))
     elif isinstance(node, MappingNode):
         edited = _with_key(text, node, [str(part) for part in rest], _scalar(value))
     else:
-        raise InputError(f"there is no mapping to put {rest[0]!r} into", where=_place(node))
-    return _proven(text, edited, document, path, value)
+        raise uneditable(f"there is no mapping to put {rest[0]!r} into", node)
+
+    wanted = bodies(text)
+    holder = _made_holder(wanted[document], path)
+    old = holder.get(path[-1]) if isinstance(holder, dict) else None
+    holder[path[-1]] = str(value) if isinstance(old, str) and isinstance(value, int) else value
+    return _proven(edited, wanted, path, node)
 
 
 def with_item(text: str, document: int, path: Path, item: str) -> str:
     """The text with one more item, of one line, at the end of the list at ``path``; a list that is missing is made.
 
     Raises:
-        InputError: there is something else than a list, or other places share it.
+        UneditableText: there is something else than a list, or other places share it.
     """
-    root = _documents(text)[document]
-    node, depth = _follow(text, root, path)
+    root = documents(text)[document]
+    node, depth = follow(root, path)
     rest = [str(part) for part in path[depth:]]
-    if rest and isinstance(node, MappingNode) and not _is_nothing(node):
+    if rest and isinstance(node, MappingNode):
         edited = _with_key(text, node, rest, f"[{item}]")
     elif isinstance(node, SequenceNode) and not rest:
-        edited = _with_flow_item(text, node, item) if _in_flow(node) else _with_line(text, node, item)
+        edited = _with_flow_entry(text, node, item) if in_flow(node) else _with_line(text, node, item)
     else:
-        raise InputError(f"{'.'.join(map(str, path))} is no list: edit it by hand", where=_place(node))
+        raise uneditable(f"{'.'.join(map(str, path))} is no list: edit it by hand", node)
+
+    wanted = bodies(text)
     (added,) = bodies(f"- {item}\n")[0]
-    return _proven_item(text, edited, document, path, added)
+    if path:
+        holder = _made_holder(wanted[document], path)
+        old = holder.get(path[-1]) if isinstance(holder, dict) else holder[int(path[-1])]
+        holder[path[-1]] = [*(old or ()), added]
+    else:
+        wanted[document].append(added)
+    return _proven(edited, wanted, path, node)
 
 
 def without(text: str, document: int, path: Path) -> str:
     """The text without the key or list item at ``path``.
 
     Raises:
-        InputError: there is no such place, or other places share it.
+        UneditableText: there is no such place, or other places share it.
     """
-    root = _documents(text)[document]
-    parent, depth = _follow(text, root, path[:-1])
-    last = path[-1]
-    if depth < len(path) - 1:
-        raise InputError(f"there is no {'.'.join(map(str, path))}", where=_place(parent))
-    rows = _rows(parent)
-    index = next((n for n, row in enumerate(rows) if row[0] == last), None)
-    if index is None:
-        raise InputError(f"there is no {'.'.join(map(str, path))}", where=_place(parent))
-    start, end = rows[index][1].start_mark.index, _end(rows[index][2])
-    edited = _without_flow(text, parent, rows, index) if _in_flow(parent) else _without_lines(text, start, end)
-    return _proven(text, edited, document, path, None)
+    root = documents(text)[document]
+    parent, depth = follow(root, path[:-1])
+    children = rows(parent)
+    index = next((n for n, row in enumerate(children) if row[0] == path[-1]), None)
+    if depth < len(path) - 1 or index is None:
+        raise uneditable(f"there is no {'.'.join(map(str, path))}", parent)
+
+    begin = children[index][1]
+    if in_flow(parent):
+        edited = _without_flow(text, parent, children, index)
+    else:
+        edited = _without_lines(text, begin, content_end(text, children[index][2]))
+
+    wanted = bodies(text)
+    del _made_holder(wanted[document], path)[path[-1]]
+    return _proven(edited, wanted, path, begin)
 
 
 def with_document(text: str, body: str) -> str:
-    """The text with one more document at its end."""
-    newline = _newline(text)
-    body = body.replace("\n", newline)
-    if not _documents(text):
-        head = text if not text or text.endswith(("\n", "\r")) else text + newline
-        return head + body
-    head = text if text.endswith(("\n", "\r")) else text + newline
-    return f"{head}---{newline}{body}"
+    """The text with one more document at its end.
+
+    Raises:
+        UneditableText: what stands there would change by it.
+    """
+    found = documents(text)
+    end = newline(text, len(text))
+    head = text if not text or text.endswith(("\n", "\r")) else text + end
+    separator = f"---{end}" if found else ""
+    edited = head + separator + body.replace("\n", end)
+    return _proven_documents(edited, [*bodies(text), *bodies(body)], text.count("\n") + 1)
 
 
 def without_document(text: str, document: int) -> str:
-    """The text without one of its documents; what stands above the first document of a file stays with the file."""
-    bounds = list(_bounds(text))
-    start, end = bounds[document]
-    if document == 0 and len(bounds) > 1:
-        return text[:start] + text[end:].partition("\n")[2]
-    return text[:start] + text[end:]
+    """The text without one of its documents; what stands above the first document of a file stays with the file.
+
+    Raises:
+        UneditableText: the others would change by it.
+    """
+    start, end = bounds(text)[document]
+    marker = _BARE_MARKER.match(text, end) if document == 0 else None
+    tail = text[marker.end() if marker else end :]
+
+    wanted = bodies(text)
+    del wanted[document]
+    return _proven_documents(text[:start] + tail, wanted, text.count("\n", 0, start) + 1)
 
 
 def bodies(text: str) -> list[Any]:
-    """The values of all documents of a text, as the engine reads them."""
+    """The values of all documents of a text, as the engine reads them; each place has values of its own."""
     data = text.encode()
     aliases = yaml12.may_alias(data)
-    return [yaml12.build(node, aliases)[0] for node in yaml12.compose(data)]
+    return [_unshared(yaml12.build(node, aliases)[0]) for node in yaml12.compose(data)]
 
 
 def written(value: str) -> str:
@@ -120,141 +164,81 @@ def quoted(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def is_shared(text: str, document: int, path: Path) -> bool:
-    """Whether the value at ``path`` stands elsewhere and is only named here, by an alias."""
+def line_of(text: str, document: int, path: Path) -> int:
+    """The line of the value at ``path``, counted from 1; of a text that cannot be placed the first."""
     try:
-        _follow(text, _documents(text)[document], path)
-    except InputError:
-        return True
-    return False
+        return int(follow(documents(text)[document], path)[0].start_mark.line) + 1
+    except UneditableText as error:
+        return error.line
 
 
-def _documents(text: str) -> list[Node]:
-    """The node trees of all documents that are not empty.
-
-    Raises:
-        InputError: the engine would refuse the text, or the two readers do not see the same documents in it.
-    """
-    try:
-        known = len(yaml12.compose(text.encode()))
-        found = [node for node in YAML().compose_all(text) if node is not None and not _is_nothing(node)]
-    except yaml12.YAMLProblem as problem:
-        raise InputError(problem.message, where=f"{problem.line}:{problem.column}") from problem
-    except (YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"this is no YAML: {' '.join(str(error).split())[:300]}") from error
-    if len(found) != known:
-        raise InputError("where its documents begin is not clear: edit it by hand")
-    return found
-
-
-def _is_nothing(node: Node) -> bool:
-    return isinstance(node, ScalarNode) and node.value == "" and node.style is None
-
-
-def _bounds(text: str) -> Iterator[tuple[int, int]]:
-    """From where to where each document that is not empty reaches, its ``---`` included where it has one."""
-    nodes = _documents(text)
-    starts = [_document_start(text, node) for node in nodes]
-    return zip(starts, [*starts[1:], len(text)], strict=True)
-
-
-def _document_start(text: str, node: Node) -> int:
-    """Where the ``---`` line before a document begins; for a first document without one, where it begins itself."""
-    before = text[: node.start_mark.index]
-    position = len(before)
-    for line in reversed(before.splitlines(keepends=True)):
-        position -= len(line)
-        if line.startswith("---"):
-            return position
-    return int(node.start_mark.index)
-
-
-def _follow(text: str, root: Node, path: Path) -> tuple[Node, int]:
-    """The node at ``path``, or the last one on the way that exists, and how far the path led."""
-    node = root
-    for depth, part in enumerate(path):
-        child = next((row[2] for row in _rows(node) if row[0] == part), None)
-        if child is None:
-            return node, depth
-        if not _is_nothing(child) and not node.start_mark.index <= child.start_mark.index < max(
-            node.end_mark.index, node.start_mark.index + 1
-        ):
-            where = ".".join(map(str, path[: depth + 1]))
-            raise InputError(f"{where} is shared with other places by an anchor: edit it by hand", where=_place(child))
-        node = child
-    return node, len(path)
-
-
-def _in_flow(node: Node) -> bool:
-    """Whether a mapping or list is written in braces or brackets."""
-    return bool(getattr(node, "flow_style", False))
-
-
-def _rows(node: Node) -> list[tuple[str | int, Node, Node]]:
-    """(key or index, where it begins, value) of each child of a mapping or list; none of a scalar."""
-    if isinstance(node, MappingNode):
-        return [(str(key.value), key, value) for key, value in node.value]
-    if isinstance(node, SequenceNode):
-        return [(index, value, value) for index, value in enumerate(node.value)]
-    return []
+def _unshared(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _unshared(one) for key, one in value.items()}
+    return [_unshared(one) for one in value] if isinstance(value, list) else value
 
 
 def _replaced(text: str, node: Node, written: str) -> str:
-    if not isinstance(node, ScalarNode) or node.style in _BLOCK_SCALARS:
-        raise InputError("this is no plain value: edit it by hand", where=_place(node))
+    if not isinstance(node, ScalarNode) or node.style in BLOCK_SCALARS:
+        raise uneditable("this is no plain value: edit it by hand", node)
     start, end = node.start_mark.index, node.end_mark.index
     if text[start:end].startswith(("&", "!")):
-        raise InputError("this value has an anchor or a tag: edit it by hand", where=_place(node))
+        raise uneditable("this value has an anchor or a tag: edit it by hand", node)
     return text[:start] + written + text[end:]
 
 
 def _with_key(text: str, node: MappingNode, names: list[str], written: str) -> str:
-    if _in_flow(node):
-        inner = "{" + ": {".join(names) + ": " + written + "}" * len(names)
+    if in_flow(node):
+        inner = "{" + ": {".join(_scalar(name) for name in names) + ": " + written + "}" * len(names)
         return _with_flow_entry(text, node, inner[1:-1])
-    indent, newline = node.start_mark.column, _newline(text)
-    place = _line_end(text, _end(node))
-    return text[:place] + newline + newline.join(_nested(names, written, indent)) + text[place:]
+    place = line_end(text, content_end(text, node))
+    return _with_lines(text, place, _nested(names, written, node.start_mark.column))
 
 
 def _filled(text: str, root: Node, path: Path, depth: int, written: str) -> str:
     """``key:`` without a value gets one, or becomes a mapping."""
-    parent, _ = _follow(text, root, path[: depth - 1])
-    key = next(row[1] for row in _rows(parent) if row[0] == path[depth - 1])
-    if _in_flow(parent) or not isinstance(parent, MappingNode):
-        raise InputError("an empty value in a flow mapping or a list: edit it by hand", where=_place(key))
+    parent, _ = follow(root, path[: depth - 1])
+    key = next(row[1] for row in rows(parent) if row[0] == path[depth - 1])
+    colon = text.find(":", key.end_mark.index, line_end(text, key.end_mark.index))
+    if in_flow(parent) or not isinstance(parent, MappingNode) or colon < 0:
+        raise uneditable("an empty value in a flow mapping, a set or a list: edit it by hand", key)
+
     names = [str(part) for part in path[depth:]]
     if not names:
-        place = text.index(":", key.end_mark.index) + 1
-        return f"{text[:place]} {written}{text[place:]}"
-    newline, place = _newline(text), _line_end(text, key.end_mark.index)
-    return text[:place] + newline + newline.join(_nested(names, written, key.start_mark.column + 2)) + text[place:]
-
-
-def _with_flow_entry(text: str, node: MappingNode, entry: str) -> str:
-    close = node.end_mark.index - 1
-    if not node.value:
-        return text[: node.start_mark.index + 1] + entry + text[close:]
-    last = _end(node.value[-1][1])
-    comma = "," in text[last:close]
-    if comma:
-        after = text.index(",", last) + 1
-        return f"{text[:after]} {entry}{text[after:]}"
-    return f"{text[:last]}, {entry}{text[last:]}"
-
-
-def _with_flow_item(text: str, node: SequenceNode, item: str) -> str:
-    close = node.end_mark.index - 1
-    if not node.value:
-        return text[: node.start_mark.index + 1] + item + text[close:]
-    last = _end(node.value[-1])
-    return f"{text[:last]}, {item}{text[last:]}"
+        return f"{text[: colon + 1]} {written}{text[colon + 1 :]}"
+    place = line_end(text, key.end_mark.index)
+    return _with_lines(text, place, _nested(names, written, key.start_mark.column + 2))
 
 
 def _with_line(text: str, node: SequenceNode, item: str) -> str:
     """A block list with one more line, indented as its dashes are."""
-    place = _line_end(text, _end(node))
-    return f"{text[:place]}{_newline(text)}{' ' * node.start_mark.column}- {item}{text[place:]}"
+    return _with_lines(text, line_end(text, content_end(text, node)), [f"{' ' * node.start_mark.column}- {item}"])
+
+
+def _with_lines(text: str, place: int, lines: list[str]) -> str:
+    end = newline(text, place)
+    return text[:place] + end + end.join(lines) + text[place:]
+
+
+def _with_flow_entry(text: str, node: MappingNode | SequenceNode, entry: str) -> str:
+    """One more entry at the end, on a line of its own where the last one has one."""
+    close = node.end_mark.index - 1
+    if not node.value:
+        return text[: node.start_mark.index + 1] + entry + text[close:]
+
+    begin, value = rows(node)[-1][1:]
+    last = max(content_end(text, value), int(begin.end_mark.index))
+    comma = _COMMA.match(text, last, close)
+    indent = text[line_start(text, begin.start_mark.index) : begin.start_mark.index]
+    if not indent.strip() and "\n" in text[last:close]:
+        after = comma.end() if comma else last
+        head = text[:after] if comma else f"{text[:after]},"
+        lines = f"{newline(text, after)}{indent}{entry}{',' if comma else ''}"
+        place = line_end(text, after)
+        return head + text[after:place] + lines + text[place:]
+    if comma:
+        return f"{text[: comma.end()]} {entry}{text[comma.end() :]}"
+    return f"{text[:last]}, {entry}{text[last:]}"
 
 
 def _nested(names: list[str], written: str, indent: int) -> list[str]:
@@ -263,51 +247,32 @@ def _nested(names: list[str], written: str, indent: int) -> list[str]:
     return lines
 
 
-def _without_lines(text: str, start: int, end: int) -> str:
-    """Without the lines from one place to another; a list item goes with its dash."""
-    first = text.rfind("\n", 0, start) + 1
-    dash = text[first:start].strip()
+def _without_lines(text: str, begin: Node, end: int) -> str:
+    """Without the lines from a node to a place; a list item goes with its dash."""
+    first = line_start(text, begin.start_mark.index)
+    dash = text[first : begin.start_mark.index].strip()
     if dash and dash != "-":
-        raise InputError("this value shares its line with others: edit it by hand")
-    after = _line_end(text, end)
-    after = after + len(_newline(text)) if after < len(text) else after
-    return text[:first] + text[after:]
+        raise uneditable("this value shares its line with others: edit it by hand", begin)
+    after = line_end(text, end)
+    return text[:first] + text[after + len(newline(text, after)) :]
 
 
-def _without_flow(text: str, parent: Node, rows: list[tuple[str | int, Node, Node]], index: int) -> str:
-    start, end = rows[index][1].start_mark.index, _end(rows[index][2])
-    if index + 1 < len(rows):
-        return text[:start] + text[rows[index + 1][1].start_mark.index :]
-    if index:
-        return text[: _end(rows[index - 1][2])] + text[end:]
-    return text[: parent.start_mark.index + 1] + text[parent.end_mark.index - 1 :]
+def _without_flow(text: str, parent: Node, children: list[Row], index: int) -> str:
+    start, end = children[index][1].start_mark.index, content_end(text, children[index][2])
+    end = max(end, int(children[index][1].end_mark.index))
+    first, rest = line_start(text, start), _REST_OF_LINE.match(text, end)
+    if first > parent.start_mark.index and not text[first:start].strip() and rest:
+        return text[:first] + text[rest.end() :]  # an entry on lines of its own goes with them, and with its comment
 
-
-def _end(node: Node) -> int:
-    """Where the last content of a node ends, without the comments and blank lines that follow it."""
-    if _in_flow(node) or isinstance(node, ScalarNode):
-        return int(node.end_mark.index)
-    rows = [row for row in _rows(node) if row[2].start_mark.index >= node.start_mark.index]
-    own = [row for row in rows if row[2].start_mark.index < node.end_mark.index]
-    last = own[-1] if own else None
-    if last is None or (rows and rows[-1] is not last):
-        return int(node.end_mark.index)
-    return max(_end(last[2]), int(last[1].end_mark.index) if last[1] is not last[2] else 0)
-
-
-def _line_end(text: str, place: int) -> int:
-    """The end of the line at ``place``, before its line break; of a line that has just ended, that place."""
-    if place and text[place - 1] == "\n":
-        place -= 2 if text[: place - 1].endswith("\r") else 1
-        return place
-    found = text.find("\n", place)
-    if found < 0:
-        return len(text)
-    return found - 1 if text[found - 1] == "\r" else found
-
-
-def _newline(text: str) -> str:
-    return "\r\n" if "\r\n" in text else "\n"
+    if index + 1 < len(children):
+        piece = (start, int(children[index + 1][1].start_mark.index))
+    elif index:
+        piece = (content_end(text, children[index - 1][2]), end)
+    else:
+        piece = (int(parent.start_mark.index) + 1, int(parent.end_mark.index) - 1)
+    if _COMMENT_LINE.search(text, *piece):
+        raise uneditable("a comment stands beside this value: edit it by hand", children[index][1])
+    return text[: piece[0]] + text[piece[1] :]
 
 
 def _scalar(value: str | int | bool, old: Node | None = None) -> str:
@@ -331,49 +296,32 @@ def _scalar(value: str | int | bool, old: Node | None = None) -> str:
     return out.getvalue().partition("\n- ")[2].rstrip("\n")
 
 
-def _proven(before: str, after: str, document: int, path: Path, value: object) -> str:
-    """The edited text, once read again: it differs from the text before in what was meant, and in nothing else."""
-    wanted = copy.deepcopy(bodies(before))
-    holder: Any = wanted[document]
+def _made_holder(body: Any, path: Path) -> Any:
+    """What holds the last part of a path, in values that may be changed; missing mappings on the way are made."""
     for part in path[:-1]:
-        if isinstance(holder, dict) and holder.get(part) is None:
-            holder[part] = {}
-        holder = holder[part]
-    old = holder.get(path[-1]) if isinstance(holder, dict) else None
-    if value is None:
-        del holder[path[-1]]
-    else:
-        holder[path[-1]] = str(value) if isinstance(old, str) and isinstance(value, int) else value
+        if isinstance(body, dict) and body.get(part) is None:
+            body[part] = {}
+        body = body[part]
+    return body
+
+
+def _proven(edited: str, wanted: list[Any], path: Path, node: Node) -> str:
+    """The edited text, once read again: it says what is wanted, and nothing else."""
     try:
-        found = bodies(after)
-    except yaml12.YAMLProblem as problem:
-        raise InputError(_by_hand(path), where=f"{problem.line}:{problem.column}") from problem
-    if found != wanted:
-        raise InputError(_by_hand(path))
-    return after
+        same = bodies(edited) == wanted
+    except yaml12.YAMLProblem:
+        same = False
+    if not same:
+        where = ".".join(map(str, path))
+        raise uneditable(f"{where} cannot be edited without touching other fields: edit it by hand", node)
+    return edited
 
 
-def _proven_item(before: str, after: str, document: int, path: Path, item: Any) -> str:
-    """The edited text, once read again: the list at ``path`` ends with the item, and nothing else differs."""
-    wanted = copy.deepcopy(bodies(before))
-    holder: Any = wanted[document]
-    for part in path[:-1]:
-        if isinstance(holder, dict) and holder.get(part) is None:
-            holder[part] = {}
-        holder = holder[part]
-    holder[path[-1]] = [*(holder.get(path[-1]) or ()), item]
+def _proven_documents(edited: str, wanted: list[Any], line: int) -> str:
     try:
-        found = bodies(after)
-    except yaml12.YAMLProblem as problem:
-        raise InputError(_by_hand(path), where=f"{problem.line}:{problem.column}") from problem
-    if found != wanted:
-        raise InputError(_by_hand(path))
-    return after
-
-
-def _by_hand(path: Path) -> str:
-    return f"{'.'.join(map(str, path))} cannot be edited without touching other fields: edit it by hand"
-
-
-def _place(node: Node) -> str:
-    return f"{node.start_mark.line + 1}:{node.start_mark.column + 1}"
+        same = bodies(edited) == wanted
+    except yaml12.YAMLProblem:
+        same = False
+    if not same:
+        raise UneditableText("a document cannot be put or taken here without touching others: edit it by hand", line, 1)
+    return edited

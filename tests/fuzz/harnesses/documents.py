@@ -175,6 +175,7 @@ HARNESSES: Final = (
         "document-edits",
         _edits,
         "engine/cli/acts/splices.py",
+        "engine/cli/acts/text_nodes.py",
         allowed=(InputError, YAMLProblem),
         form=Form.TEXT,
         words=_WORDS,
