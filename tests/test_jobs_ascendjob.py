@@ -287,7 +287,7 @@ def test_a_partly_created_job_starts_no_new_round() -> None:
 
 @pytest.mark.parametrize("switch", [{}, {"fault-scheduling": "off"}, {"fault-scheduling": "Force"}])
 def test_unconditional_retry_restarts_all_pods_until_none_is_left(switch: dict[str, str]) -> None:
-    """A word that is none of the switch's means off everywhere: otherwise nobody would restart the job."""
+    """A word that is none of the switch's means off everywhere: otherwise no controller would restart the job."""
     world = World(POD_GROUP_CRD, ascend_job(labels={"fault-retry-times": "2"} | switch))
     world.settle()
     seen = []
