@@ -20,13 +20,14 @@ from belay.engine.cli.codes import KINDS, KindOrCode
 from belay.engine.errors import BelayError
 from belay.engine.model.actions import AnyAction
 from belay.engine.model.codes import GROUPS, PAGE, canonical, codes, explained
-from belay.engine.model.codes.actions import ACTIONS, EVENTS
+from belay.engine.model.codes.actions import ACTIONS, EVENTS, NOTICES
 from belay.engine.model.codes.conditions import CONDITIONS
 from belay.engine.model.codes.failures import FAILURES, SOURCE
 from belay.engine.model.codes.findings import FINDINGS, FindingCode
 from belay.engine.model.codes.levels import KINDS_OF_ACTION, LEVELS
 from belay.engine.model.codes.passes import PASSES, PassCode
 from belay.engine.model.levels import FaultLevel, NodeLevel, SwitchLevel, SwitchTableLevel
+from belay.engine.model.notices import NoticeEvent
 from belay.engine.model.reasons import ActionReason
 
 ROOT = Path(engine.__file__).resolve().parents[1]
@@ -118,8 +119,17 @@ def test_every_finding_action_condition_and_event_has_a_row() -> None:
     assert given <= set(CONDITIONS)
 
 
-def test_every_level_and_every_kind_of_action_has_a_row() -> None:
+def test_every_reason_on_belays_own_kinds_has_a_row() -> None:
+    said = {call.args[1].value for call in calls("_Verdict") if isinstance(call.args[1], ast.Constant)}
+    foreign = (ROOT / "engine/plan/sync/foreign.py").read_text()
+    said |= set(re.findall(r'return "([A-Z][A-Za-z]+)"', foreign))
+    assert {"NotFromGit", "NotCut"} <= said
+    assert [one for one in sorted(said) if not explained(one)] == []
+
+
+def test_every_level_notice_and_kind_of_action_has_a_row() -> None:
     assert set(LEVELS) == {*FaultLevel, *NodeLevel, *SwitchLevel, *SwitchTableLevel}
+    assert set(NOTICES) == set(NoticeEvent)
     assert set(KINDS_OF_ACTION) == {one.__struct_config__.tag for one in get_args(AnyAction)}
 
 

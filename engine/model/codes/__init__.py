@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from typing import Final
 
-from belay.engine.model.codes.actions import ACTIONS, EVENTS
+from belay.engine.model.codes.actions import ACTIONS, EVENTS, NOTICES
 from belay.engine.model.codes.conditions import CONDITIONS
 from belay.engine.model.codes.failures import FAILURES, SOURCE
 from belay.engine.model.codes.findings import FINDINGS
@@ -42,6 +42,7 @@ GROUPS: Final = (
     CodeGroup("Kinds of actions", "as an action of a plan", KINDS_OF_ACTION),
     CodeGroup("Reasons of actions", "as the reason of an action of a plan and of its Event", ACTIONS),
     CodeGroup("Events", "as the reason of an Event", EVENTS),
+    CodeGroup("Notifications", "as an event of a NotificationPolicy", NOTICES),
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from belay.engine.model.codes.rows import ExplainedCode as Row
+from belay.engine.model.notices import NoticeEvent
 from belay.engine.model.reasons import ActionReason as Reason
 
 _RECOVERY: Final = "concepts/recovery.md"
@@ -14,6 +15,7 @@ _VNPU: Final = "concepts/vnpu-layout.md"
 _FAULT: Final = "concepts/fault.md"
 _ISOLATION: Final = "concepts/isolation.md"
 _JOBS: Final = "workloads.md"
+_NOTICES: Final = "notifications.md"
 
 ACTIONS: Final[Mapping[str, Row]] = {
     # health
@@ -96,6 +98,22 @@ ACTIONS: Final[Mapping[str, Row]] = {
     Reason.SERVICE_MISSING: Row("The job's Service is created.", "", "", _JOBS),
     Reason.SNAPSHOT: Row("The state of an instance is kept with its objects.", "", "", _JOBS),
     Reason.TTL_EXPIRED: Row("The finished job's time to live is over, so it is deleted.", "", "", _JOBS),
+}  # fmt: skip
+
+NOTICES: Final[Mapping[str, Row]] = {
+    NoticeEvent.FAULT: Row("A chip, node or switch has a fault.", "", "belay get faults.", _NOTICES),
+    NoticeEvent.RECOVERY: Row("A job that a fault hit is brought back.", "", "belay get recoveries.", _NOTICES),
+    NoticeEvent.EVICTION: Row("A pod is asked to go.", "", "belay explain job JOB says why.", _NOTICES),
+    NoticeEvent.WAIT: Row("A job waits.", "", "belay explain job JOB names the way out.", _NOTICES),
+    NoticeEvent.REFUSED_REVISION: Row("A commit, or a part of it, cannot be used.", "",
+                                      "belay status lists the findings; correct them and push.", _NOTICES),
+    NoticeEvent.HELD_DELETION: Row("Deletions wait for a commit that confirms them.", "",
+                                   "belay confirm DIGEST lets them be done; belay rollback restores the documents.",
+                                   _NOTICES),
+    NoticeEvent.FINDING: Row("Belay found something that a person should know.", "", "belay status.", _NOTICES),
+    NoticeEvent.ISOLATION: Row("Chips or nodes are taken out of service.", "",
+                               "belay get isolations says why and until when.", _NOTICES),
+    NoticeEvent.ISOLATION_END: Row("An isolation has ended.", "", "belay get isolations.", _NOTICES),
 }  # fmt: skip
 
 EVENTS: Final = {

@@ -52,11 +52,47 @@ CONDITIONS: Final = {
     ),
     "NotReached": Row("An earlier step failed, so this one was not tried.", "", "Mend the earlier one.", _STATUS),
     "Succeeded": Row("The step was done.", "", "", _STATUS),
-    "Suspended": Row("The source is suspended: nothing new is taken.", "", "Set spec.suspend of the Source to false."),
+    "Suspended": Row(
+        "A source takes nothing new, or a pool's nodes are left as they are.", "spec.suspend is set.",
+        "Set spec.suspend to false.",
+    ),
     "ForcePushed": Row(
         "The branch was rewritten; its new commit was accepted.", "git push --force.",
         "Look whether that was meant; branch protection forbids it.", "signed.md",
     ),
     "Signed": Row("Orders to agents are signed.", "", "", "signed.md"),
+    # of Belay's own kinds
+    "InForce": Row("What the object says is in force.", "", "", _STATUS),
+    "Refused": Row(
+        "A newer version of the document cannot be used, so this one stays in force.",
+        "It has an error.",
+        "belay status lists the findings; correct them and push.",
+        _STATUS,
+    ),
+    "Error": Row("What the object says cannot be done.", "", "The condition's message says what is wrong.", _STATUS),
+    "NotFromGit": Row(
+        "The object has no effect: it was made in the cluster, and documents of its kind come from Git.",
+        "kubectl apply by hand, or another tool.",
+        "Commit it to the repository, or name its kind in SchedulingSettings.spec.clusterDocuments.",
+        "gitops-tools.md",
+    ),
+    "NotDeclared": Row(
+        "The object came from Git, which no longer declares it.", "Its deletion is held or failed.",
+        "Delete it, or declare it again.", _STATUS,
+    ),
+    "Counts": Row("The object was made in the cluster, and its kind may be.", "", "", "gitops-tools.md"),
+    "NoNodes": Row("No node has the labels of the pool's spec.selector.", "", "Label nodes, or mend the selector.",
+                   "concepts/node-pool.md"),
+    "Expired": Row("The isolation has ended.", "Its time is over.", "Remove the document.", "concepts/isolation.md"),
+    "Shadow": Row(
+        "The policy only reports what it would change.", "spec.mode is shadow.",
+        "belay policy edit NAME --mode enforce puts it in force.", "concepts/fault-policy.md",
+    ),
+    "NotCut": Row(
+        "Chips of the layout are not cut yet.", "Something still uses them.",
+        "belay get vnpus shows what; a chip is cut when its last pod has gone.", "concepts/vnpu-layout.md",
+    ),
+    "Linked": Row("All links are up.", "", "", "kv-links.md"),
+    "NotLinked": Row("Some links are not up.", "", "belay explain link NAME says which, and why.", "kv-links.md"),
     "Unsigned": Row("Orders to agents are not signed. A choice, no fault.", "", "belay keys makes a key.", "signed.md"),
 }  # fmt: skip
