@@ -146,7 +146,7 @@ def _modules(*rooms: str) -> Iterator[tuple[str, ast.Module]]:
                 yield name, ast.parse(path.read_text())
 
 
-#: Places that look at digits without making a number of what somebody else wrote.
+#: Places that look at digits without making a number of what others wrote.
 LOOKS_ONLY = {
     "engine/gangs/forming.py": "parts of a name in their natural order",
     "engine/model/quantities.py": "the reader",
