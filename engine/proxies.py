@@ -13,7 +13,7 @@ from belay.engine.errors import InputError
 
 
 def proxy_for(address: str) -> str | None:
-    """The address of the proxy, or None where the call goes straight to the server.
+    """The address of the proxy, or None if the call goes straight to the server.
 
     Raises:
         InputError: the environment names a proxy that is not one of HTTP.

@@ -29,7 +29,7 @@ _VERSION = re.compile(r"\d+(\.\d+)+((a|b|rc)\d+)?(\.dev\d+)?(\+[a-z0-9]+(\.[a-z0
 
 
 class Build(NamedTuple):
-    """A version (PEP 440), the commit and its time in seconds since 1970; empty and 0 where they are unknown."""
+    """A version (PEP 440), the commit and its time in seconds since 1970; empty and 0 if they are unknown."""
 
     version: str
     commit: str = ""

@@ -77,7 +77,7 @@ class _SuperPodWorks:
         self.windows = PingWindows(node, client, clock)
 
     async def results(self) -> Mapping[int, Sequence[Ping]] | None:
-        """The newest results of pings; None where there are none."""
+        """The newest results of pings; None if there are none."""
         return None if self._mesh is None else await self._mesh.results()
 
     async def pings(self) -> None:

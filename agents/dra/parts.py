@@ -36,7 +36,7 @@ class ChipParts(msgspec.Struct, frozen=True):
 
 
 def parts_of(machine: Machine, folder: Path | None = None) -> ChipParts | None:
-    """The parts of the node's chips; None where they are not cut as pods need them. Raises ValueError naming the file
+    """The parts of the node's chips; None if they are not cut as pods need them. Raises ValueError naming the file
     that cannot be read.
     """
     found = templates.sizes(machine.resource, machine.chip_name, machine.server_type, folder)

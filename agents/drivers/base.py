@@ -152,7 +152,7 @@ class Driver(Protocol):
         ...
 
     async def reset_out_of_band(self, chips: Sequence[int]) -> bool:
-        """Start a reset, by their board controller, of chips that did not boot; False where there is none."""
+        """Start a reset, by their board controller, of chips that did not boot; False if there is none."""
         ...
 
     async def rescan(self, chips: Sequence[int]) -> None:

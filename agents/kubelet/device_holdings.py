@@ -45,7 +45,7 @@ class HoldingsError(Exception):
 class Holding(msgspec.Struct, frozen=True):
     """The devices of one container in kubelet's records.
 
-    ``uid`` is empty where the socket is the only source or the pod is ambiguous; ``visible`` are the devices in the
+    ``uid`` is empty if the socket is the only source or the pod is ambiguous; ``visible`` are the devices in the
     container's environment, ``nodes`` the numbers N of its ``/dev/davinciN``.
     """
 

@@ -25,7 +25,7 @@ def stands_for(
         taken: chip → parts held by pods whose ids kubelet has released.
 
     Returns:
-        id → chip; None where no free chip is left for an id.
+        id → chip; None if no free chip is left for an id.
     """
     used = Counter(held.values())
     used.update(taken)

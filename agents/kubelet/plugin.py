@@ -157,7 +157,7 @@ class DevicePlugin:
             await self._close()
 
     def _hangs(self, state: NodeState) -> Hangs | None:
-        """Return the hang detection; None where the driver lacks the calls for it, or it is switched off."""
+        """Return the hang detection; None if the driver lacks the calls for it, or it is switched off."""
         calls = getattr(self._driver, "calls", None)
         try:
             found = limits()

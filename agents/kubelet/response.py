@@ -83,7 +83,7 @@ def respond(
 
 
 def topo_file(super_pod_type: int, mainboard: int) -> str:
-    """Return the topology file of an Ascend950 server; empty where the product has none."""
+    """Return the topology file of an Ascend950 server; empty if the product has none."""
     name = _TOPO_CARD.get(mainboard) or _TOPO.get(super_pod_type, "")
     return TOPO_FOLDER + name if name else ""
 

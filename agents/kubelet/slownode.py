@@ -21,7 +21,7 @@ class Cluster(Protocol):
     """The diagnosis's access to the API server."""
 
     def config_map(self, namespace: str, name: str) -> AsyncIterator[Mapping[str, Any] | None]:
-        """Follow one ConfigMap: as it is now, then after every change; None where there is none."""
+        """Follow one ConfigMap: as it is now, then after every change; None if there is none."""
         ...
 
 

@@ -295,7 +295,7 @@ def _nics(file: Path) -> dict[int, list[str]]:
 
 
 def _address_of(name: str) -> str:
-    """The first address of a network card, IPv4 before IPv6 as the kernel lists them; empty where it has none."""
+    """The first address of a network card, IPv4 before IPv6 as the kernel lists them; empty if it has none."""
     return _ipv4(name) or _ipv6(name)
 
 

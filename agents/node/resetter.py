@@ -111,7 +111,7 @@ class Resetter:
             self._notify(reset_ended(self._state.node, self._ring(act), result, self._clock.now_ms()))
 
     async def _ask_the_board(self, act: Act) -> bool:
-        """Have chips that refuse or do not come back reset by their board controller; False where there is none."""
+        """Have chips that refuse or do not come back reset by their board controller; False if there is none."""
         settings = self._settings
         asked = self._driver.reset_out_of_band(act.chips)
         if not await self._clock.limit(asked, settings.scaled(settings.boot_timeout)):

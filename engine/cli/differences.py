@@ -32,7 +32,7 @@ _CHANGES: Final = {CreateObject: "create", PatchObject: "patch", DeleteObject: "
 class Difference(msgspec.Struct, frozen=True, rename="camel"):
     """One object that Git would change: ``create``, ``patch`` or ``delete``.
 
-    ``before`` and ``after`` are the parts that a patch covers, without the fields that Belay adds; None where the
+    ``before`` and ``after`` are the parts that a patch covers, without the fields that Belay adds; None if the
     object does not exist. ``held_by`` is the budget that defers the change, or empty.
     """
 

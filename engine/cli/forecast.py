@@ -102,7 +102,7 @@ class Forecast(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def forecast(first: Plan, desired: Desired, cluster: Sequence[Mapping[str, Any]]) -> Forecast | None:
-    """Play a cluster forward from a plan; None where no node has a device report.
+    """Play a cluster forward from a plan; None if no node has a device report.
 
     Args:
         first: the plan of this cluster; the first pass.

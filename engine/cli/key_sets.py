@@ -61,7 +61,7 @@ class OrderKeySet(msgspec.Struct):
 
 
 class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One key as it is listed; ``public`` is PEM, empty where a key has no public part."""
+    """One key as it is listed; ``public`` is PEM, empty if a key has no public part."""
 
     use: str
     key: str

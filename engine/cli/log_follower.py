@@ -40,7 +40,7 @@ class LogFollower:
         self._ends = False
 
     async def run(self) -> bool:
-        """Print until the job has ended and its pods' logs are read to the end; False where none had a log.
+        """Print until the job has ended and its pods' logs are read to the end; False if none had a log.
 
         Raises:
             InputError: there is no such job.
@@ -107,7 +107,7 @@ class LogFollower:
         return job.phase in _ENDED
 
     async def _published(self, *, first: bool) -> PublishedPods | None:
-        """The job as it is published now, of one ConfigMap once it is found; None where it is no longer published."""
+        """The job as it is published now, of one ConfigMap once it is found; None if it is no longer published."""
         if first or self._job is None:
             self._job, self._map = await found_job(self._kube, self._asked)
             return self._job

@@ -46,7 +46,7 @@ _JOB_LABELS: Final = (
 
 
 class RankPod(NamedTuple):
-    """A pod of a job, and the number that it has among them; None where it has none."""
+    """A pod of a job, and the number that it has among them; None if it has none."""
 
     uid: str
     name: str
@@ -130,7 +130,7 @@ async def found_job(kube: Kube, asked: LogQuestion) -> tuple[PublishedPods, str]
 async def pods_of(
     kube: Kube, asked: LogQuestion, job: PublishedPods, selector: str | None = None
 ) -> tuple[list[RankPod], str | None]:
-    """The job's pods that have a node, by rank, and the selector that finds all of them; None where no label does.
+    """The job's pods that have a node, by rank, and the selector that finds all of them; None if no label does.
 
     Raises:
         InputError: there is no such rank or container.
@@ -205,7 +205,7 @@ def tail_params(asked: LogQuestion, pods: Sequence[RankPod]) -> dict[str, str]:
 
 
 async def show_once(kube: Kube, asked: LogQuestion, printer: LogPrinter) -> bool:
-    """Print what there is, in order of time; False where no pod has a log."""
+    """Print what there is, in order of time; False if no pod has a log."""
     from belay.engine.cli.log_lines import merged
     from belay.engine.errors import InputError
 
@@ -237,7 +237,7 @@ async def show_once(kube: Kube, asked: LogQuestion, printer: LogPrinter) -> bool
 async def _read(
     kube: Kube, pod: RankPod, params: Mapping[str, str], most: int, remark: Callable[[str], None]
 ) -> list[LogLine] | None:
-    """The lines of one pod, of at most so many bytes; None where it has no log, which is said."""
+    """The lines of one pod, of at most so many bytes; None if it has no log, which is said."""
     from belay.engine.cli.log_lines import read_line
     from belay.engine.kube import KubeError
 

@@ -25,7 +25,7 @@ KINDS: Final = frozenset({"pod", "job", "chip", "node", "code"})
 
 
 def served_explanation(kind: str, name: str, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the server says of an object of the live cluster; None where it is not asked, or cannot answer.
+    """What the server says of an object of the live cluster; None if it is not asked, or cannot answer.
 
     Where it refuses the caller, knows no such object or no pass comes, the cluster itself is looked at, which says so
     and finds similar names.

@@ -37,7 +37,7 @@ class NoServer(BelayError):
 
 def server_address(kubeconfig: str | None, context: str | None) -> str:
     """Where the cluster's server is: as $BELAY_SERVER says of the cluster that is meant where none is named, else as
-    the kubeconfig says; empty where neither does.
+    the kubeconfig says; empty if neither does.
     """
     usual = os.environ.get(SERVER, "") if not (kubeconfig or context) else ""
     return usual or server_of(kubeconfig, context)

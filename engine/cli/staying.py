@@ -22,7 +22,7 @@ def why(
     gang: Gang | None, pods: Sequence[Pod], ranks: Sequence[FaultRank], plan: Plan, schedulers: Sequence[str],
     subject: str = "its pods on {nodes} stay",
 ) -> str:  # fmt: skip
-    """Why pods of a job that hardware hits stay there; empty where none does, or where they are moved.
+    """Why pods of a job that hardware hits stay there; empty if none does, or where they are moved.
 
     A pod that names no chips may hold any of its node's. ``subject`` is how the answer begins.
     """
@@ -49,7 +49,7 @@ def _on_faulty_hardware(holding: Sequence[Pod], ranks: Sequence[FaultRank], plan
 
 
 def unlabelled(gang: Gang) -> str:
-    """What of a job's labels keeps it from being moved; empty where they let it go."""
+    """What of a job's labels keeps it from being moved; empty if they let it go."""
     if gang.fault_scheduling != "off":
         return ""
     value = gang.labels.get(FAULT_SCHEDULING)

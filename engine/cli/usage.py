@@ -133,7 +133,7 @@ def _reported(plan: Plan, node: str) -> bool:
 
 
 def _summed(readings: Iterable[Reading | None]) -> dict[str, Any]:
-    """Mean utilisation, sums of memory (GiB) and power, the highest temperature; None where nothing is known."""
+    """Mean utilisation, sums of memory (GiB) and power, the highest temperature; None if nothing is known."""
     known = [one for one in readings if one is not None]
     use = [one.utilization for one in known if one.utilization is not None]
     total = sum(one.hbm_total_memory or 0 for one in known)

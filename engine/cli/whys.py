@@ -15,7 +15,7 @@ class Whys(NamedTuple):
     observed: Observed
 
     def of(self, file: str, commit: str) -> str:
-        """Why a commit changed a file; empty where it is not said, or another commit changed it since."""
+        """Why a commit changed a file; empty if it is not said, or another commit changed it since."""
         change = self.desired.last_changes.get(file) if self.desired is not None else None
         return change.why if change is not None and change.commit == commit else ""
 

@@ -65,7 +65,7 @@ def configuration(settings: Settings) -> dict[str, Any]:
 
 
 def _behind_sentinels(redis_url: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(transport options, further settings) where Sentinels say which Redis is the broker; empty where none do."""
+    """(transport options, further settings) where Sentinels say which Redis is the broker; empty if none do."""
     if not sentinel.is_sentinel(redis_url):
         return {}, {}
     asked = sentinel.parse(redis_url)

@@ -88,7 +88,7 @@ class PassMonitor:
         return None
 
     async def _holder(self) -> str:
-        """Who holds the shard's Lease; empty where none does or the API server does not answer."""
+        """Who holds the shard's Lease; empty if none does or the API server does not answer."""
         try:
             lease = await self._kube.get(LEASE, shard_lease_name(self._shard), NAMESPACE)
         except KubeError:

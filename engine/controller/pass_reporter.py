@@ -74,7 +74,7 @@ class PassReporter:
             await self.say(reason, problem)
 
     async def missing_for(self) -> float:
-        """Seconds since this process saw a new pass; 0 where the API server does not answer."""
+        """Seconds since this process saw a new pass; 0 if the API server does not answer."""
         try:
             live = await self._kube.get(CONFIGMAP, passinfo.name_of(self._shard), names.SYSTEM)
         except KubeError:

@@ -109,7 +109,7 @@ def _held(live: Object, policy: NodePolicy, rules: tuple[str, ...], shard: str) 
 
 
 def _accepted(revision: str, observed: Observed, shard: str, keys: OrderKeys, *, warn: bool) -> tuple[str, int]:
-    """Who signed a revision, and the newest number of the log of accepted revisions; empty and 0 where the log does not
+    """Who signed a revision, and the newest number of the log of accepted revisions; empty and 0 if the log does not
     say it, is not signed or cannot be believed."""
     found = observed.objects.get(ObjectKey("v1", "ConfigMap", SYSTEM, revisions_config_map(shard)))
     if found is None:

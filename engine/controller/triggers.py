@@ -166,7 +166,7 @@ class Triggers:
         return self.look(again=again, limit=limit)[0]
 
     def look(self, *, again: float = 5.0, limit: int = 1000) -> tuple[list[str], float | None]:
-        """What ``ready`` returns, and the seconds until there may be more; None where nothing waits.
+        """What ``ready`` returns, and the seconds until there may be more; None if nothing waits.
 
         That is when a later mark is due, a message is sent again or a claim ends.
         """

@@ -100,7 +100,7 @@ class WaitingWriter:
         self._written[one.uid] = _Written(moment, one.reason, one.text, await self._announce(one, count, now))
 
     async def _announce(self, one: Waiting, count: int, now: float) -> int:
-        """Write or count the Event; returns its count. ``count`` is 0 where the present one is not known."""
+        """Write or count the Event; returns its count. ``count`` is 0 if the present one is not known."""
         namespace = one.subject["namespace"]
         try:
             if count:

@@ -130,7 +130,7 @@ class OwnerIndex:
     def _native_group(self, pod: Pod) -> JobOwner | None:
         """The PodGroup of Kubernetes itself that a pod names, or its Job's, if that Job has it made.
 
-        None where the pod names none, or one whose policy demands nothing. One that is not there yet may demand much.
+        None if the pod names none, or one whose policy demands nothing. One that is not there yet may demand much.
         """
         if not pod.scheduling_group:
             return None
@@ -203,7 +203,7 @@ class OwnerIndex:
         return owner._replace(row=row, sized_by=(row, owner.raw) if says_size(row) else None)
 
     def _parent(self, owner: JobOwner) -> JobOwner | None:
-        """The controller of an object, None where the snapshot knows none."""
+        """The controller of an object, None if the snapshot knows none."""
         above: Mapping[str, Any] = controller_of(owner.raw)
         if owner.kind == "Pod":
             pod = self._pods.get(f"{owner.namespace}/{owner.name}")
@@ -315,7 +315,7 @@ def _with_group(owner: JobOwner, pod: Pod) -> JobOwner:
 
 
 def find_pod_group(objects: Mapping[ObjectKey, Mapping[str, Any]], namespace: str, name: str) -> Mapping[str, Any]:
-    """A raw PodGroup of either API group, empty where there is none."""
+    """A raw PodGroup of either API group, empty if there is none."""
     for api in POD_GROUP_APIS:
         raw = objects.get(ObjectKey(api, "PodGroup", namespace, name)) if name else None
         if raw is not None:
@@ -346,12 +346,12 @@ def controller_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def metadata(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return ``metadata`` of an object; empty where it is absent or malformed."""
+    """Return ``metadata`` of an object; empty if it is absent or malformed."""
     return nested_map(raw, "metadata")
 
 
 def spec_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return ``spec`` of an object; empty where it is absent or malformed."""
+    """Return ``spec`` of an object; empty if it is absent or malformed."""
     return nested_map(raw, "spec")
 
 

@@ -66,7 +66,7 @@ def from_file(where: str, context: str | None) -> PlainAccess | None:
 
 
 def plain_extension(where: str, context: str | None, name: str) -> Mapping[str, Any] | None:
-    """What an extension of the context's cluster holds, empty without one; None where the library has to look."""
+    """What an extension of the context's cluster holds, empty without one; None if the library has to look."""
     try:
         whole = _mapping(_config(where))
         chosen = _entry(whole, "contexts", context or whole.get("current-context"), "context")

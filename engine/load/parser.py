@@ -294,7 +294,7 @@ def _hint(kind: str) -> str:
 
 
 def similar_kind(kind: str) -> str:
-    """The kind most similar to a mistyped one, in any case; empty where none is similar."""
+    """The kind most similar to a mistyped one, in any case; empty if none is similar."""
     known = {name.lower(): name for name in (*(name for _, name in ACCEPTED), *KINDS)}
     near = difflib.get_close_matches(kind[:80].lower(), known, n=1, cutoff=0.85)
     return known[near[0]] if near else ""

@@ -23,7 +23,7 @@ _WITH_SCHEDULER = frozenset({("mindxdl.gitee.com/v1", "AscendJob"), ("batch.volc
 class PodUse(NamedTuple):
     """The NPUs that one pod of a manifest asks for, or the job's wishes where it asks for none.
 
-    ``scheduler`` is None where the job's operator chooses one, empty where Kubernetes' own scheduler does.
+    ``scheduler`` is None if the job's operator chooses one, empty where Kubernetes' own scheduler does.
     ``recovery`` and ``elastic``: features that the job's labels switch on;
     ``shared``: the number is a share of a chip in percent.
     """

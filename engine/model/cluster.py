@@ -120,7 +120,7 @@ class Upgrade(msgspec.Struct, frozen=True):
 class SwitchFault(msgspec.Struct, frozen=True):
     """One fault of a switch: the assembled code, the level that the report gives it, and when it was raised (Unix ms).
 
-    ``level`` is empty and ``time_ms`` 0 where the report does not say.
+    ``level`` is empty and ``time_ms`` 0 if the report does not say.
     """
 
     code: str
@@ -226,7 +226,7 @@ class AgentReport(msgspec.Struct, frozen=True):
     ``orders_trust`` is how the agent judges its orders: ``Unsigned`` (it holds no keys), ``Verified``, or ``Refused``;
     empty from older agents. ``idle_wait`` is for how many seconds chips must be idle before it resets them.
     ``chip_name`` is the model of its chips as the driver names it, such as ``910B3``; empty where it names none.
-    ``reset_groups`` are the chips that reset together as the driver says; empty where it has not said so.
+    ``reset_groups`` are the chips that reset together as the driver says; empty if it has not said so.
     """
 
     node: str

@@ -12,11 +12,11 @@ from belay.engine.model.times import rfc3339
 
 
 class Held(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """One hold. ``chip`` is empty where the whole node is held.
+    """One hold. ``chip`` is empty if the whole node is held.
 
     ``kind`` is a ``HoldKind``, ``rule`` the code, list or document that holds, ``policy`` the rule of a FaultPolicy or
     table behind a code. ``until`` is RFC 3339, empty where only a person ends it. ``cause`` is the document behind it,
-    with its reason, author and place; None where no document of the repository is.
+    with its reason, author and place; None if no document of the repository is.
     """
 
     node: str

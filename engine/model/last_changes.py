@@ -8,7 +8,7 @@ import msgspec
 class LastChange(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     """The commit that gave a file the content that is in force, and that commit's author.
 
-    ``why`` is how the body of its message begins; empty where it has none.
+    ``why`` is how the body of its message begins; empty if it has none.
 
     Where only the tip of a branch is signed, the author of an older commit is what that commit says of itself.
     """
@@ -21,7 +21,7 @@ class LastChange(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
 class Place(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     """Where a document stands: file and line, the commit that last changed the file, its author, and why.
 
-    ``line`` is 0 and ``commit`` empty where they are unknown, as for shipped documents and objects in the cluster.
+    ``line`` is 0 and ``commit`` empty if they are unknown, as for shipped documents and objects in the cluster.
     """
 
     file: str

@@ -26,7 +26,7 @@ SCHEDULED_CONDITION: Final[Mapping[str, str]] = {
 def find_native_group(
     objects: Mapping[ObjectKey, Mapping[str, Any]], namespace: str, name: str
 ) -> tuple[str, Mapping[str, Any]]:
-    """The ``apiVersion`` of a PodGroup of Kubernetes itself and the raw object, empty where there is none."""
+    """The ``apiVersion`` of a PodGroup of Kubernetes itself and the raw object, empty if there is none."""
     for api in NATIVE_GROUP_APIS:
         raw = objects.get(ObjectKey(api, NATIVE_GROUP, namespace, name)) if name else None
         if raw is not None:

@@ -42,7 +42,7 @@ class NetworkPart(StrEnum):
 
 
 class PathEnd(msgspec.Struct, frozen=True, order=True):
-    """One end of a pinged path. ``address`` is the pinged one; ``node`` is empty where no known chip has the address.
+    """One end of a pinged path. ``address`` is the pinged one; ``node`` is empty if no known chip has the address.
 
     ``plane`` numbers the network plane of the super pod, ``layer`` the level of Ascend950's network (0: the mesh of a
     server or rack); -1 where the product has none. ``rack`` is -1 outside racks.

@@ -85,6 +85,6 @@ def rule_kind(rule: str) -> RuleKind:
 
 
 def document_and_part(rule: str) -> tuple[str, str]:
-    """The document of a rule (``FaultPolicy/lab``) and its part (``levels``); the part is empty where none is named."""
+    """The document of a rule (``FaultPolicy/lab``) and its part (``levels``); the part is empty if none is named."""
     document, _, part = rule.partition("#")
     return document, part

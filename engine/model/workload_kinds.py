@@ -98,7 +98,7 @@ class WorkloadTable(msgspec.Struct, frozen=True):
     kueue_counts: bool = True
 
     def of(self, api_version: str, kind: str) -> WorkloadRow | None:
-        """The row of a kind, None where the table has none."""
+        """The row of a kind, None if the table has none."""
         return self.rows.get((api_group(api_version), kind))
 
 

@@ -21,7 +21,7 @@ class PhysicalChips:
         self._renamed: dict[str, tuple[Pod, dict[str, str], Pod]] = {}
 
     def put_node(self, name: str, offered: dict[str, str]) -> None:
-        """The physical names of a node's chips by the names that annotations use; empty where they are the same."""
+        """The physical names of a node's chips by the names that annotations use; empty if they are the same."""
         if offered:
             self._offered[name] = offered
         else:

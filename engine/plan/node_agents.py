@@ -19,7 +19,7 @@ _PLUGIN_LABEL: Final = ("name", "ascend-device-plugin-ds")
 
 
 def taking_orders(scope: Scope, view: NodeView) -> AgentReport | None:
-    """The living agent that carries out the node's orders; None where there is none."""
+    """The living agent that carries out the node's orders; None if there is none."""
     role = _device_role(scope)
     agent = scope.observed.agents.get(view.node.name)
     if role == "off" or agent is None or _silent(scope, agent):

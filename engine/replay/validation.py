@@ -109,7 +109,7 @@ def _isolation(declared: Declared[Isolation], observed: Observed) -> Iterator[Di
 
 
 def _chips_of(node: str, observed: Observed) -> int:
-    """The mask of a node's chips; 0 where they are not known. A report alone does not name healthy chips in use."""
+    """The mask of a node's chips; 0 if they are not known. A report alone does not name healthy chips in use."""
     found = observed.nodes.get(node)
     if found is None or not found.base_chips:
         return 0

@@ -151,7 +151,7 @@ def drawn(found: Mapping[int, float], plain: Mapping[int, float]) -> list[str]:
 
 
 def _columns(curve: Mapping[int, float], steps: Sequence[int]) -> list[float | None]:
-    """The mean of each column's steps; None where there is none."""
+    """The mean of each column's steps; None if there is none."""
     first, last = steps[0], steps[-1]
     cells: list[list[float]] = [[] for _ in range(_WIDTH)]
     for step, value in curve.items():

@@ -304,7 +304,7 @@ async def _serve(settings: Settings, host: str, port: int, secret: str, answers:
 
 
 async def _login(settings: Settings, stack: AsyncExitStack) -> Login | None:
-    """How people sign in; None where no issuer is named. Raises InputError."""
+    """How people sign in; None if no issuer is named. Raises InputError."""
     rules = login_rules(settings)
     if rules is None:
         return None
@@ -375,7 +375,7 @@ async def _answers(command: Sequence[str], stack: AsyncExitStack) -> Answers | N
 
 
 async def _cluster(settings: Settings, stack: AsyncExitStack) -> Kube | None:
-    """A connection for the page; None where no cluster is configured."""
+    """A connection for the page; None if no cluster is configured."""
     try:
         return await stack.enter_async_context(
             Kube.from_config(settings.kubeconfig or None, settings.context or None, kube_variables(settings))

@@ -137,7 +137,7 @@ def _with_reasons(objects: ObjectStore, changes: Mapping[str, LastChange]) -> di
 
 
 def why(body: str) -> str:
-    """The first paragraph of a message's body that is not made of trailers, in one line; empty where there is none."""
+    """The first paragraph of a message's body that is not made of trailers, in one line; empty if there is none."""
     for paragraph in re.split(r"\n[ \t]*\n", body.replace("\r\n", "\n")):
         lines = [line.strip() for line in paragraph.splitlines() if line.strip()]
         if lines and not all(_TRAILER.match(line) for line in lines):

@@ -214,7 +214,7 @@ class ObjectStore:
         return output.data.decode("ascii", "replace").split()
 
     def file_at(self, sha: str, path: str) -> BlobVersion | None:
-        """One file (repository path) as of a commit; None where it is missing or no file."""
+        """One file (repository path) as of a commit; None if it is missing or no file."""
         output = self.git.run("ls-tree", "-z", "--long", "--full-tree", sha, "--", path)
         found = [_entry(record) for record in output.data.split(b"\x00") if record]
         if len(found) != 1 or found[0].path != path.encode():

@@ -109,7 +109,7 @@ def _rows(plan: Plan, observed: Observed, desired: Desired, cache: PlanCache) ->
 
 
 def _leaves(raw: Mapping[str, Any]) -> dict[str, str]:
-    """The address of the leaf switch of each node's address; empty where the imported switches cannot be read."""
+    """The address of the leaf switch of each node's address; empty if the imported switches cannot be read."""
     try:
         found = switches.parse(raw)
     except WireError:

@@ -35,7 +35,7 @@ def status_bodies(
     cache: PlanCache | None = None,
     shard: str = MAIN_SHARD,
 ) -> list[dict[str, Any]]:
-    """Every status ConfigMap of a pass of ``shard``; ``info`` is None where a live ClusterD holds the aggregate role.
+    """Every status ConfigMap of a pass of ``shard``; ``info`` is None if a live ClusterD holds the aggregate role.
 
     The NPU scheduler's ConfigMaps are included unless a live Volcano holds that role (``state.roles``). ``desired``
     holds the products that policies may name; ``cache`` is the one that the pass used.

@@ -27,7 +27,7 @@ class _Table(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def encode(changes: Mapping[str, LastChange]) -> bytes:
-    """The table as bytes; empty where there is nothing to say, or too much."""
+    """The table as bytes; empty if there is nothing to say, or too much."""
     if not changes:
         return b""
     numbers = {change: number for number, change in enumerate(sorted(set(changes.values())))}
@@ -42,7 +42,7 @@ def encode(changes: Mapping[str, LastChange]) -> bytes:
 
 
 def decode(table: bytes) -> dict[str, LastChange]:
-    """The table of ``encode``; empty where it is none. Rows that name no commit are left out."""
+    """The table of ``encode``; empty if it is none. Rows that name no commit are left out."""
     try:
         found = msgspec.json.decode(table, type=_Table)
     except (msgspec.DecodeError, RecursionError, UnicodeError):

@@ -282,7 +282,7 @@ def parse_report(config_map: Mapping[str, Any]) -> AgentReport:
 
 
 def _chip_name(driver: Mapping[str, Any]) -> str:
-    """The model of the chips as the driver names it; empty where the report has none."""
+    """The model of the chips as the driver names it; empty if the report has none."""
     name = driver.get("chip")
     return name[:_CHIP_NAME_LENGTH] if isinstance(name, str) else ""
 

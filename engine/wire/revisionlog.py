@@ -37,7 +37,7 @@ class RevisionEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One accepted revision.
 
     ``source`` is what it was accepted for (repository, branch, folder), ``verified`` how (none, ssh, gpg), ``signer``
-    by whom it is signed, ``time`` when it came (Unix ms). ``commit`` is the commit object in base64, empty where it is
+    by whom it is signed, ``time`` when it came (Unix ms). ``commit`` is the commit object in base64, empty if it is
     too long or commits are not verified. ``author`` and ``subject`` are its words for people. ``hash`` covers all but
     these, which the revision itself covers, and ``previous``, the hash of the entry before.
     """
@@ -70,7 +70,7 @@ class RevisionEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return f"{who}>" if who else self.author, first or self.subject
 
     def commit_bytes(self) -> bytes:
-        """The commit object; empty where the entry holds none, or none that can be read."""
+        """The commit object; empty if the entry holds none, or none that can be read."""
         try:
             return base64.b64decode(self.commit, validate=True)
         except (binascii.Error, ValueError):

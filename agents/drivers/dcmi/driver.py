@@ -280,7 +280,7 @@ class DcmiDriver:
         return -1 if found is None else found
 
     async def _brother(self, chip: int) -> int | None:
-        """Return the card that shares optical ports with a chip's, None where there is none (A3).
+        """Return the card that shares optical ports with a chip's, None if there is none (A3).
 
         A chip off the bus, the one to reset, does not answer: use an earlier answer of its card, or the other card's.
         """

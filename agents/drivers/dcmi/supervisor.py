@@ -255,7 +255,7 @@ class Supervisor:
             future.set_exception(DriverError(message["error"]))
 
     async def _end(self, why: str = "") -> None:
-        """End the process; ``why`` the next call starts another one, empty where none will be started."""
+        """End the process; ``why`` the next call starts another one, empty if none will be started."""
         process, self._process = self._process, None
         if process is not None:
             if why:

@@ -72,7 +72,7 @@ def cut(body: Mapping[str, Any], roots: Sequence[Path], since: float) -> bool:
 
 
 def read_end(path: Path, roots: Sequence[Path], limit: int) -> bytes:
-    """The last bytes of a file below one of the roots; empty where it is not a file, not there or behind a link."""
+    """The last bytes of a file below one of the roots; empty if it is not a file, not there or behind a link."""
     with contextlib.suppress(OSError):
         handle = _open(path, roots)
         if handle is not None:

@@ -95,7 +95,7 @@ class Findings:
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """The physical devices of `ranks`, in the order of ranks; empty where the logs do not name all of them."""
+        """The physical devices of `ranks`, in the order of ranks; empty if the logs do not name all of them."""
         device_of = {rank: device for device, rank in self._rank_on.items()}
         found = tuple(device_of.get(rank, -1) for rank in self.ranks)
         return found if -1 not in found and list(found) == sorted(found) else ()

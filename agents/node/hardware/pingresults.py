@@ -31,7 +31,7 @@ Results = Mapping[int, Mapping[int, Sequence[Mapping[str, Any]]]]
 
 
 class PingFiles:
-    """Writes both. ``folder`` of the table is None where there is no shared folder."""
+    """Writes both. ``folder`` of the table is None if there is no shared folder."""
 
     def __init__(self, log: Path, folder: Path | None, server_index: int | str, days: int) -> None:
         self._log, self._folder, self._index, self._days = log, folder, server_index, days

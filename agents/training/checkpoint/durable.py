@@ -231,7 +231,7 @@ def _fill(handle: int, data: memoryview, threads: int, progress: Callable[[int],
 
 
 def _direct(handle: int) -> bool:
-    """Switch the page cache off; False where the file system refuses (tmpfs, some network file systems)."""
+    """Switch the page cache off; False if the file system refuses (tmpfs, some network file systems)."""
     try:
         fcntl.fcntl(handle, fcntl.F_SETFL, fcntl.fcntl(handle, fcntl.F_GETFL) | os.O_DIRECT)
         with mmap.mmap(-1, PAGE) as probe:

@@ -119,7 +119,7 @@ def push(clone: Clone, again: Callable[[Sequence[CommitBetween]], None]) -> Upst
 def propose(clone: Clone, branch: str) -> Pushed | None:
     """Push the newest commit, and no other, to a branch of its own; the clone is as it was before the commit.
 
-    Returns None where the branch that is followed has this change already: there is nothing to propose.
+    Returns None if the branch that is followed has this change already: there is nothing to propose.
 
     Raises:
         BelayError: the remote refuses, or other people have committed to the branch. The commit is still there.

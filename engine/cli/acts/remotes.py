@@ -39,7 +39,7 @@ _SCP: Final = re.compile(r"(?:[^@/\s]+@)?([A-Za-z0-9.-]+):(?!//)(.+)")
 
 
 class Remote(NamedTuple):
-    """A remote on a forge. ``forge`` is empty where it is not known, ``web`` where the remote is a folder."""
+    """A remote on a forge. ``forge`` is empty if it is not known, ``web`` where the remote is a folder."""
 
     forge: str
     web: str
@@ -71,7 +71,7 @@ def remote_of(url: str, kind: str, api: str) -> Remote:
 
 
 def token(env: Mapping[str, str], forge: str) -> str:
-    """The token of the forge, empty where none is set.
+    """The token of the forge, empty if none is set.
 
     Raises:
         InputError: a variable holds what cannot be a token; the message holds nothing of it.
@@ -86,7 +86,7 @@ def token(env: Mapping[str, str], forge: str) -> str:
 
 
 def page(remote: Remote, branch: str, base: str) -> str:
-    """The page on which a person opens the request; empty where the forge is not known."""
+    """The page on which a person opens the request; empty if the forge is not known."""
     project, head, target = f"{remote.web}/{remote.project}", quote(branch), quote(base)
     match remote.forge:
         case "GitHub":
@@ -107,7 +107,7 @@ def page(remote: Remote, branch: str, base: str) -> str:
 
 
 def _parts(url: str) -> tuple[str, str, str]:
-    """Host, address of the pages, and project of a remote; empty where it is a folder."""
+    """Host, address of the pages, and project of a remote; empty if it is a folder."""
     scheme, separator, _ = url.partition("://")
     if not separator:
         found = _SCP.fullmatch(url)

@@ -18,7 +18,7 @@ _UNKNOWN = "COMMIT"
 def way_back(edit: RepositoryEdit, commit: str, *, pushed: bool, clone: Clone | None = None) -> str:
     """The commands that undo this act and nothing else, whatever is committed after it.
 
-    ``commit`` is the act's own as it lies in the branch; empty where it is not known yet which one it becomes.
+    ``commit`` is the act's own as it lies in the branch; empty if it is not known yet which one it becomes.
     Without a ``clone`` they are for readers who have one of their own.
     """
     place = shlex.quote(str(clone.folder)) if clone is not None and not _is_found_from_here(clone) else ""

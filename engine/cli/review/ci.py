@@ -43,7 +43,7 @@ class MergeTarget(NamedTuple):
 
 
 def forge(env: Mapping[str, str]) -> str:
-    """The forge whose CI runs this process; empty where none does."""
+    """The forge whose CI runs this process; empty if none does."""
     if env.get("GITEA_ACTIONS") == "true" or env.get("FORGEJO_ACTIONS") == "true":
         return GITEA
     if env.get("GITLAB_CI") == "true":

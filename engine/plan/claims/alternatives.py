@@ -33,7 +33,7 @@ def first_available(
     offers: Sequence[NodeOffer],
     suiting: Callable[[Request, str], Collection[str]],
 ) -> int:
-    """The number of the first combination that a node has free devices for; 0 where none has.
+    """The number of the first combination that a node has free devices for; 0 if none has.
 
     Args:
         suiting: names of the devices of a node that suit a request.

@@ -39,7 +39,7 @@ def faults(fault_rules: FaultRules, view: NodeView, now: float) -> tuple[Conditi
 
 
 def deciding(fault_rules: FaultRules, view: NodeView, now: float) -> ConditionFault | None:
-    """The condition that keeps a node from work; None where none does."""
+    """The condition that keeps a node from work; None if none does."""
     worst = next(iter(faults(fault_rules, view, now)), None)
     return worst if worst is not None and node_rank(worst.level) > 0 else None
 

@@ -16,7 +16,7 @@ RANK_TABLE_VOLUME: Final = "ranktable"
 
 
 def pod_spec(template: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the pod spec of a template; empty where it is malformed."""
+    """Return the pod spec of a template; empty if it is malformed."""
     return nested_map(template, "spec")
 
 

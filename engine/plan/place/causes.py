@@ -258,7 +258,7 @@ class UnlabelledInTree(NamedTuple):
 
 
 class CannotBeCut(NamedTuple):
-    """The chips of a node are of a product without vNPUs on demand; ``product`` is empty where none is known, and
+    """The chips of a node are of a product without vNPUs on demand; ``product`` is empty if none is known, and
     ``layouts`` says whether a VNPULayout may cut them.
     """
 

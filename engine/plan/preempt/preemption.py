@@ -364,7 +364,7 @@ class Preemption:
                     return
 
     def _why_not(self, outcome: GangOutcome, job: SchedulerJob, victim_sets: Sequence[VictimSet]) -> str:
-        """Why these are not evicted although that would free enough; empty where no short sentence states it."""
+        """Why these are not evicted although that would free enough; empty if no short sentence states it."""
         from belay.engine.plan.preempt.what_if import preempts
 
         gang, rules = outcome.gang, self._rules

@@ -104,7 +104,7 @@ _MAX_REFUSAL: Final = 1000
 
 
 class WriteRequest(msgspec.Struct, frozen=True):
-    """A write that the API server asks about. ``old`` and ``new`` are empty where there is no such object; ``node`` is
+    """A write that the API server asks about. ``old`` and ``new`` are empty if there is no such object; ``node`` is
     the node that the writer runs on, empty when that is not known. ``subresource`` is ``status`` or ``eviction``, and
     empty for the object itself.
     """

@@ -26,7 +26,7 @@ BACKUP: Final = "backup"
 class JobView(msgspec.Struct, frozen=True):
     """One job. ``pods`` are its live pods in rank order, without the ``backups`` of a hot switch.
 
-    ``group`` is the name of its PodGroup, empty where the cluster has none; ``labels`` and ``annotations`` are the
+    ``group`` is the name of its PodGroup, empty if the cluster has none; ``labels`` and ``annotations`` are the
     PodGroup's, then the owner's, then those of its pods. ``up`` is how many pods run and are not being deleted,
     ``chips_per_pod`` the chips of one pod (0 for a job without chips).
     """

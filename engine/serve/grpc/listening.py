@@ -40,7 +40,7 @@ async def publish_problem(kube: Kube, identity: str, problem: str, now: float) -
 
 
 async def _write(kube: Kube, identity: str, problem: str, now: float) -> dict[str, Any] | None:
-    """Renew this server's key; returns the ConfigMap, or None where there is none and none is needed."""
+    """Renew this server's key; returns the ConfigMap, or None if there is none and none is needed."""
     key = _key(identity)
     for _ in range(_TRIES):
         live = await kube.get(CONFIGMAP, names.SERVER, names.SYSTEM)

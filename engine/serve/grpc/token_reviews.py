@@ -46,7 +46,7 @@ _OWN_SECONDS: Final = 30.0
 
 
 class Account(msgspec.Struct, frozen=True):
-    """Whom a token stands for. ``pod``, ``pod_uid`` and ``node`` are empty where the token names none: API servers name
+    """Whom a token stands for. ``pod``, ``pod_uid`` and ``node`` are empty if the token names none: API servers name
     the pod since 1.20 and the node since 1.30, and only in tokens that kubelet projects into pods.
     """
 

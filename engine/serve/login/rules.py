@@ -59,7 +59,7 @@ class LoginRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def login_rules(settings: Settings) -> LoginRules | None:
-    """The rules in settings; None where no issuer is named.
+    """The rules in settings; None if no issuer is named.
 
     Raises:
         InputError: a setting that the others need is missing, or an address is not safe.

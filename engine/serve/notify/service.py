@@ -75,7 +75,7 @@ class NotificationService:
     # what is seen
 
     def take(self, name: str, data: Data | None) -> None:
-        """A status ConfigMap as it is now; None where it is gone."""
+        """A status ConfigMap as it is now; None if it is gone."""
         if data is None:
             self._status.pop(name, None)
         else:
@@ -93,7 +93,7 @@ class NotificationService:
         self._dirty = True
 
     def take_policy(self, name: str, raw: Mapping[str, Any] | None) -> None:
-        """A policy in force; None where it is gone. One that cannot be read does not count, and is a finding."""
+        """A policy in force; None if it is gone. One that cannot be read does not count, and is a finding."""
         self._policies.pop(name, None)
         self._refused.pop(name, None)
         if raw is None:

@@ -73,7 +73,7 @@ class HistoryWriter:
         self.state = HistoryState(problem="the history's database has not been opened yet")
 
     def take(self, name: str, data: Data | None, raw: Mapping[str, Any] | None = None) -> None:
-        """A status ConfigMap as it is now; None where it is gone. ``raw`` is the object, for when it last changed."""
+        """A status ConfigMap as it is now; None if it is gone. ``raw`` is the object, for when it last changed."""
         if data is None:
             self._status.pop(name, None)
             self._changed_at.pop(name, None)

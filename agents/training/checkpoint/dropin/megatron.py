@@ -61,7 +61,7 @@ def patch() -> list[str]:
 
 
 def _wrap(name: str, function: str, wrap: Callable[[Any], Any]) -> bool:
-    """Replace ``function`` of a module or of a class in it; False where it is missing or replaced already."""
+    """Replace ``function`` of a module or of a class in it; False if it is missing or replaced already."""
     place: Any = _module(name)
     if place is None:
         module, _, kind = name.rpartition(".")

@@ -129,7 +129,7 @@ class MsRunFacts:
 
 
 def _own_ranks() -> list[int]:
-    """The ranks of this pod by msrun's variables; empty where they do not say."""
+    """The ranks of this pod by msrun's variables; empty if they do not say."""
     count, node = os.environ.get("MS_LOCAL_WORKER", ""), os.environ.get("MS_NODE_RANK", "")
     if not (count.isdecimal() and node.isdecimal()):
         return []

@@ -46,7 +46,7 @@ class Processes(Protocol):
         """The current state."""
 
     def descriptors(self) -> Sequence[int]:
-        """Descriptors that become readable when a process ends (pidfd); empty where there are none."""
+        """Descriptors that become readable when a process ends (pidfd); empty if there are none."""
 
     def finish(self, status: ProcessStatus) -> Any:
         """Finish after all processes succeeded; the result."""

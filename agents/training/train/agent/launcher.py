@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def complete(options: argparse.Namespace) -> None:
     """Set number and rank of nodes where they follow from other options; ``options.addresses``: node → host and port,
-    empty where the coordinator is given. Raises ``ValueError``."""
+    empty if the coordinator is given. Raises ``ValueError``."""
     if NUMBERS.fullmatch(options.nodes):
         if options.nnodes:
             raise ValueError(f"--nodes {options.nodes} and --nnodes are the same: give one of them")

@@ -159,7 +159,7 @@ class Peers:
         return True
 
     def _turn(self, host: str) -> bool:
-        """Use the next address of a host; False where it has no other one."""
+        """Use the next address of a host; False if it has no other one."""
         found = self._resolved.get(host, [])
         if len(found) > 1:
             found.append(found.pop(0))

@@ -36,7 +36,7 @@ _COLLECTIVES = tuple(os.path.join(os.path.dirname(torch.__file__), part) for par
 
 
 def _raised_by_a_library(error: BaseException) -> str | None:
-    """The file of the innermost line, where that line called C++ that raised the error; None where it has a
+    """The file of the innermost line, where that line called C++ that raised the error; None if it has a
     ``raise``."""
     trace = error.__traceback__
     if trace is None:

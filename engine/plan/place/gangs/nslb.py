@@ -46,7 +46,7 @@ class LeafSwitch:
 
 
 class NodeGroup(NamedTuple):
-    """Nodes that a job takes together, in the order of their ranks; ``leaf`` is None where they are under several
+    """Nodes that a job takes together, in the order of their ranks; ``leaf`` is None if they are under several
     switches.
     """
 

@@ -19,7 +19,7 @@ CODE: Final = "000001B01"
 
 
 def wrong_results(request: pb.Recovery, job: str, placed: Sequence[PodPlacement], now_ms: int) -> dict[str, Any] | None:
-    """The message about the chips of the ranks that were wrong; None where none of them is known. ``job``: its name for
+    """The message about the chips of the ranks that were wrong; None if none of them is known. ``job``: its name for
     people."""
     per_pod = max(1, request.local_world_size)
     pods = {one.rank: one for one in placed}
