@@ -175,28 +175,38 @@ def event_row(raw: Mapping[str, Any]) -> Row:
     from belay.engine.serve.records.reading import moment
 
     metadata, subject = mapping(raw.get("metadata")), mapping(raw.get("involvedObject"))
-    marks, source = mapping(metadata.get("annotations")), mapping(raw.get("source"))
-    when = raw.get("lastTimestamp") or raw.get("eventTime") or raw.get("firstTimestamp")
-    when = str(when or metadata.get("creationTimestamp") or "")
-    kind, name = str(subject.get("kind") or ""), str(subject.get("name") or "")
-    namespace = str(subject.get("namespace") or "")
+    annotations, source = mapping(metadata.get("annotations")), mapping(raw.get("source"))
+    kind, name, namespace = _text(subject, "kind"), _text(subject, "name"), _text(subject, "namespace")
+    when = _newest_time(raw, metadata)
+    host = name if kind == "Node" else _text(source, "host")
+    chips = _text(annotations, EVENT_CHIPS).split(",")
     count = raw.get("count")
     return {
-        "id": str(metadata.get("uid") or f"{metadata.get('namespace')}/{metadata.get('name')}"),
+        "id": _text(metadata, "uid") or f"{metadata.get('namespace')}/{metadata.get('name')}",
         "at": moment(when) / 1000,
         "time": when,
-        "type": str(raw.get("type") or ""),
-        "reason": str(raw.get("reason") or ""),
+        "type": _text(raw, "type"),
+        "reason": _text(raw, "reason"),
         "object": "/".join(filter(None, (kind, namespace, name))),
-        "namespace": namespace or str(metadata.get("namespace") or ""),
+        "namespace": namespace or _text(metadata, "namespace"),
         "kind": kind,
         "name": name,
-        "node": str(marks.get(EVENT_NODE) or (name if kind == "Node" else source.get("host") or "")),
-        "chips": [one for one in str(marks.get(EVENT_CHIPS) or "").split(",") if one],
+        "node": _text(annotations, EVENT_NODE) or host,
+        "chips": list(filter(None, chips)),
         "count": count if isinstance(count, int) else 1,
-        "source": str(source.get("component") or raw.get("reportingComponent") or ""),
-        "message": str(raw.get("message") or ""),
+        "source": _text(source, "component") or _text(raw, "reportingComponent"),
+        "message": _text(raw, "message"),
     }
+
+
+def _text(fields: Mapping[str, Any], key: str) -> str:
+    return str(fields.get(key) or "")
+
+
+def _newest_time(raw: Mapping[str, Any], metadata: Mapping[str, Any]) -> str:
+    """When an Event last happened, in the first of its fields that says so: newer clients fill fewer of them."""
+    times = (_text(raw, "lastTimestamp"), _text(raw, "eventTime"), _text(raw, "firstTimestamp"))
+    return next(filter(None, times), _text(metadata, "creationTimestamp"))
 
 
 async def _read(kube: Kube, asked: EventQuestion, *, all_sources: bool) -> list[Row]:

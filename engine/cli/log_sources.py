@@ -178,22 +178,36 @@ def rank_pod(raw: Mapping[str, Any], container: str) -> RankPod:
 
     metadata, spec = raw["metadata"], raw.get("spec") or {}
     marks = {**(metadata.get("labels") or {}), **(metadata.get("annotations") or {})}
-    known = [str(one["name"]) for one in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))]
+    containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    known = [str(row["name"]) for row in containers]
     if container and container not in known:
         raise InputError(f"pod {metadata['name']} has no container {container!r}; it has {', '.join(known[:10])}",
                          where="-c")  # fmt: skip
-    usual = str(marks.get(DEFAULT_CONTAINER) or "")
-    numbers = (str(marks.get(key, "")) for key in _RANKS)
-    rank = next((int(text) for text in numbers if text.isascii() and text.isdecimal() and len(text) <= 9), None)
+
     return RankPod(
         uid=str(metadata.get("uid") or ""),
         name=str(metadata["name"]),
         namespace=str(metadata["namespace"]),
         node=str(spec.get("nodeName") or ""),
         phase=str((raw.get("status") or {}).get("phase") or ""),
-        container=container or (usual if usual in known else known[0] if known else ""),
-        rank=rank,
+        container=container or _usual_container(known, marks),
+        rank=_rank_of(marks),
     )
+
+
+def _usual_container(known: Sequence[str], marks: Mapping[str, Any]) -> str:
+    """The container that kubectl would choose: the one that an annotation names, else the first."""
+    named = str(marks.get(DEFAULT_CONTAINER) or "")
+    return named if named in known else next(iter(known), "")
+
+
+def _rank_of(marks: Mapping[str, Any]) -> int | None:
+    """The pod's number within its job, from the first label or annotation that holds one."""
+    for key in _RANKS:
+        number = str(marks.get(key, ""))
+        if number.isascii() and number.isdecimal() and len(number) <= 9:
+            return int(number)
+    return None
 
 
 def tail_params(asked: LogQuestion, pods: Sequence[RankPod]) -> dict[str, str]:

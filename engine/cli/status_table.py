@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TextIO
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final, NamedTuple, TextIO
 
 import msgspec
 
@@ -80,57 +81,89 @@ async def _once(kube: Kube) -> PublishedStatus:
     return status
 
 
+class _Section(NamedTuple):
+    """A table of the status; one without rows is not printed."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+
 def print_status(status: PublishedStatus, out: TextIO, *, wide: bool, now: float) -> None:
     """Print a status; ``wide`` adds every job and the repeat offenders that placement does not avoid."""
-
-    def section(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        if rows:
-            out.write("\n")
-            show.table(columns, rows, out, now=now)
-
     if not status.found:
         show.text("nothing is published yet: does a controller run for this cluster?", out)
         return
+
     for line in _passes(status, now):
         show.text(line, out)
     show.text(f"revision attempted {status.attempted or '-'}", out)
     show.text(f"revision applied   {status.applied or '-'}", out)
-    rows: list[list[Any]] = [
-        [c.get(key) for key in ("type", "status", "reason", "message")] for c in status.condition_rows
-    ]
-    section(("condition", "status", "reason", "message"), rows)
-    section(("pool", "nodes", "states"), [(p.name, sum(p.states.values()), p.states) for p in status.pools])
-    nodes = [node for pool in status.pools for node in pool.nodes]
-    columns: tuple[str, ...] = ("node", "state", "level", "codes")
-    section(columns, [[node.get(key) for key in columns] for node in nodes])
-    chips = [chip for pool in status.pools for chip in pool.chips]
+
+    for block in (*_hardware(status, wide), *_jobs(status, wide), *_held_back(status), *_findings(status)):
+        if isinstance(block, str):
+            show.text(block, out)
+        elif block.rows:
+            out.write("\n")
+            show.table(block.columns, block.rows, out, now=now)
+
+
+def _hardware(status: PublishedStatus, wide: bool) -> Iterator[_Section]:
+    """Whether the engine works, then pools, and the nodes and chips in them that need a look."""
+    columns: tuple[str, ...] = ("type", "status", "reason", "message")
+    yield _Section(("condition", *columns[1:]), _picked(status.condition_rows, columns))
+
+    yield _Section(
+        ("pool", "nodes", "states"), [(pool.name, sum(pool.states.values()), pool.states) for pool in status.pools]
+    )
+    columns = ("node", "state", "level", "codes")
+    yield _Section(columns, _picked(chain.from_iterable(pool.nodes for pool in status.pools), columns))
     columns = ("node", "chip", "state", "level", "codes", "usedBy")
-    section(columns, [[chip.get(key) for key in columns] for chip in chips])
-    weak = [lemon for pool in status.pools for lemon in pool.lemons if wide or lemon.get("avoided")]
-    rows = [[lemon.get(key) for key in ("node", "chip", "failures", "threshold")] for lemon in weak]
-    section(("fails again and again", "chip", "failures", "threshold"), rows)
-    jobs = status.jobs if wide else [job for job in status.jobs if job.pending or job.failure]
+    yield _Section(columns, _picked(chain.from_iterable(pool.chips for pool in status.pools), columns))
+
+    offenders = chain.from_iterable(pool.lemons for pool in status.pools)
+    shown = [offender for offender in offenders if wide or offender.get("avoided")]
+    columns = ("node", "chip", "failures", "threshold")
+    yield _Section(("fails again and again", *columns[1:]), _picked(shown, columns))
+
+
+def _jobs(status: PublishedStatus, wide: bool) -> Iterator[_Section | str]:
     if status.jobs:
         phases = ", ".join(f"{number} {phase}" for phase, number in status.phases.items())
-        show.text(f"\njobs: {phases}", out)
-    reasons = [(job, job.failure or job.pending) for job in jobs]
-    section(
-        ("job", "phase", "reason", "message"),
-        [(job.name, job.phase, why.get("reason"), why.get("message")) for job, why in reasons],
-    )
-    held = [[d.get(key) for key in ("action", "budget", "until", "what")] for d in status.deferred]
-    section(("held back", "budget", "until", "what"), held)
-    rows = [[item.get("object"), item.get("chips")] for item in _listed(status.held_prune)]
-    section(("deletion that waits for a person", "chips"), rows)
+        yield f"\njobs: {phases}"
+
+    rows = []
+    for job in status.jobs:
+        why = job.failure or job.pending
+        if wide or why:
+            rows.append((job.name, job.phase, why.get("reason"), why.get("message")))
+    yield _Section(("job", "phase", "reason", "message"), rows)
+
+
+def _held_back(status: PublishedStatus) -> Iterator[_Section | str]:
+    """What waits for a budget or a person."""
+    columns = ("action", "budget", "until", "what")
+    yield _Section(("held back", *columns[1:]), _picked(status.deferred, columns))
+
+    waiting = _picked(_listed(status.held_prune), ("object", "chips"))
+    yield _Section(("deletion that waits for a person", "chips"), waiting)
     if status.held_prune:
-        show.text(f"to delete exactly these, push a commit with the trailer {status.held_prune.get('release')}", out)
-    rows = [[s.get(key) for key in ("policy", "change", "action", "budget", "what")] for s in status.shadow]
-    section(("shadow policy", "change", "action", "budget", "what"), rows)
-    rows = [
-        [f.get("severity"), _place(f), f.get("field"), f"{ranges(str(f.get('message') or ''))}{_code(f)}"]
-        for f in status.diagnostics
-    ]
-    section(("finding", "where", "field", "message"), rows)
+        yield f"to delete exactly these, push a commit with the trailer {status.held_prune.get('release')}"
+
+
+def _findings(status: PublishedStatus) -> Iterator[_Section]:
+    """What shadow policies would do, and what is wrong with declarations."""
+    columns = ("policy", "change", "action", "budget", "what")
+    yield _Section(("shadow policy", *columns[1:]), _picked(status.shadow, columns))
+
+    rows = []
+    for finding in status.diagnostics:
+        message = ranges(str(finding.get("message") or ""))
+        rows.append((finding.get("severity"), _place(finding), finding.get("field"), f"{message}{_code(finding)}"))
+    yield _Section(("finding", "where", "field", "message"), rows)
+
+
+def _picked(rows: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> list[list[object]]:
+    return [list(map(row.get, keys)) for row in rows]
 
 
 def _lasting(status: PublishedStatus) -> PublishedStatus:

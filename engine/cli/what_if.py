@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from belay.engine.cli.ages import length
 from belay.engine.errors import InputError
 from belay.engine.model.actions import BindPod, EvictPod
+from belay.engine.model.plan import Pending, Plan
 from belay.engine.model.states import IN_SERVICE, NodeHealth
 from belay.engine.model.wording import counted
 from belay.engine.simulate.run import Outcome
@@ -83,40 +85,51 @@ def moved_jobs(outcome: Outcome) -> list[MovedJob]:
 
 def closing_sentence(outcome: Outcome) -> str:
     """What happens to whom, for how long, and what stays so."""
-    waiting = {f"{one.namespace}/{one.kind}/{one.name}": one for one in outcome.last.pending}
     moved = moved_jobs(outcome)
-    parts = []
-    for job in moved[:_MOST_JOBS]:
-        loses = f"{_short(job.key)} loses {counted(job.pods, 'pod')} after {length(job.lost)}"
-        wait = waiting.get(job.key)
-        if wait is not None:
-            parts.append(f"{loses} and then waits: {wait.reason}: {wait.state or wait.message}")
-        elif job.placed is None:
-            parts.append(f"{loses} and is not placed again within the time that is simulated")
-        else:
-            parts.append(f"{loses} and has its place again {length(job.placed - job.lost)} later")
+    keys_moved = {job.key for job in moved}
+    waiting = {f"{row.namespace}/{row.kind}/{row.name}": row for row in outcome.last.pending}
+    stranded = {key: pods for key, pods in outcome.stranded.items() if key not in keys_moved}
+
+    parts = [_fate(job, waiting.get(job.key)) for job in moved[:_MOST_JOBS]]
     if len(moved) > _MOST_JOBS:
         parts.append(f"{counted(len(moved) - _MOST_JOBS, 'more job')} are moved")
-    staying = {key: pods for key, pods in outcome.stranded.items() if key not in {job.key for job in moved}}
-    for key, pods in list(staying.items())[:_MOST_JOBS]:
-        parts.append(
-            f"{_short(key)} has {counted(pods, 'pod')} on a node that is down and is not moved: see whether its label "
-            "fault-scheduling lets Belay move it"
-        )
-    if not moved and not staying:
+    parts += [_left_behind(key, pods) for key, pods in islice(stranded.items(), _MOST_JOBS)]
+    if not moved and not stranded:
         parts.append("no job loses a pod")
-    still = [one for key, one in waiting.items() if key not in {job.key for job in moved}]
-    if still:
-        parts.append(f"{counted(len(still), 'other job')} {'waits' if len(still) == 1 else 'wait'}")
-    ill = [node.node for node in outcome.last.nodes if node.state != NodeHealth.HEALTHY]
-    if ill:
-        more = f" and {len(ill) - _MOST_JOBS} more" if len(ill) > _MOST_JOBS else ""
-        parts.append(
-            f"in the end {', '.join(ill[:_MOST_JOBS])}{more} {'takes' if len(ill) == 1 else 'take'} no new work"
-        )
-    out = sum(chip.state not in IN_SERVICE for chip in outcome.last.chips)
-    parts.append(f"in the end {counted(out, 'chip')} {'is' if out == 1 else 'are'} out of service by a fault")
-    return f"What happens: {'; '.join(parts)}."
+
+    others = len(waiting.keys() - keys_moved)
+    if others:
+        parts.append(f"{counted(others, 'other job')} {'waits' if others == 1 else 'wait'}")
+    return f"What happens: {'; '.join([*parts, *_hardware_in_the_end(outcome.last)])}."
+
+
+def _fate(job: MovedJob, wait: Pending | None) -> str:
+    """What becomes of a job that loses pods."""
+    loses = f"{_short(job.key)} loses {counted(job.pods, 'pod')} after {length(job.lost)}"
+    if wait is not None:
+        return f"{loses} and then waits: {wait.reason}: {wait.state or wait.message}"
+    if job.placed is None:
+        return f"{loses} and is not placed again within the time that is simulated"
+    return f"{loses} and has its place again {length(job.placed - job.lost)} later"
+
+
+def _left_behind(key: str, pods: int) -> str:
+    return (
+        f"{_short(key)} has {counted(pods, 'pod')} on a node that is down and is not moved: see whether its label "
+        "fault-scheduling lets Belay move it"
+    )
+
+
+def _hardware_in_the_end(plan: Plan) -> Iterator[str]:
+    """Which nodes take no work after the last pass, and how many chips are out of service."""
+    nodes = [node.node for node in plan.nodes if node.state != NodeHealth.HEALTHY]
+    if nodes:
+        more = f" and {len(nodes) - _MOST_JOBS} more" if len(nodes) > _MOST_JOBS else ""
+        verb = "takes" if len(nodes) == 1 else "take"
+        yield f"in the end {', '.join(nodes[:_MOST_JOBS])}{more} {verb} no new work"
+
+    chips = sum(chip.state not in IN_SERVICE for chip in plan.chips)
+    yield f"in the end {counted(chips, 'chip')} {'is' if chips == 1 else 'are'} out of service by a fault"
 
 
 def _fault(text: str) -> Event:
