@@ -8,6 +8,7 @@ property, all of the same length. A node whose chips are all healthy is not in t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -41,6 +42,8 @@ from belay.engine.wire.names import MAIN_SHARD
 
 _PART_BYTES: Final = 300 * 1024
 _LIST_BYTES: Final = 150 * 1024
+#: Most codes of one board or switch.
+_MAX_CODES: Final = 32
 _FAULT: Final = HOLDS.index("fault")
 _NODE: Final = HOLDS.index("node")
 _UNKNOWN: Final = STATES.index("unknown")
@@ -62,22 +65,73 @@ def map_bodies(
     cache = cache or PlanCache()
     rows = tuple(_rows(plan, observed, desired, cache))
     parts = cache[_CUTS].of(shard, rows, lambda: tuple(_parts(rows)))
-    by_node: dict[str, list[ChipState]] = {}
-    for chip in plan.chips:
-        if chip.state is not _HEALTHY or chip.codes:  # a chip that is only in use stands with its job
-            by_node.setdefault(chip.node, []).append(chip)
-    states = {state.node: state for state in plan.nodes}
-    held: dict[str, list[dict[str, Any]]] = {}
-    for hold in plan.holds:
-        held.setdefault(hold.node, []).append(_holder(hold))
+    facts = _facts(plan, observed)
+
     bodies = []
     for number, part in enumerate(parts):
         body = cache[_PARTS].of(
             (shard, number), (part, len(parts)), partial(_map_part, shard, number, part, len(parts))
         )
-        holders = [row for at in part for row in held.get(at[0], ())]
-        bodies += [body, _chips_part(shard, number, part, len(parts), plan, observed, by_node, states, holders)]
+        bodies += [body, _chips_part(shard, number, part, len(parts), facts)]
     return bodies
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """A plan and its snapshot by node. ``chips`` are those that a reader looks at: one that is healthy and only in use
+    stands with its job. ``holders`` are what holds chips or the node, in words.
+    """
+
+    plan: Plan
+    observed: Observed
+    states: Mapping[str, NodeState]
+    chips: Mapping[str, Sequence[ChipState]]
+    holders: Mapping[str, Sequence[dict[str, Any]]]
+
+    def digits(self, node: str, base: int) -> tuple[str, str]:
+        """The states of a node's chips and what holds them, a digit each; empty where all are healthy."""
+        server, state = self.plan.servers.get(node), self.states[node].state
+        chips = self.chips.get(node, ())
+        reported = server is None or server.reported
+        if reported and not chips and state in _HEALTHY_NODES:
+            return "", ""
+        return _digits(base, chips, self.plan.history.nodes.get(node), state, reported=reported)
+
+    def templates(self, node: str) -> dict[str, list[str]]:
+        """The templates into which chips of a node are cut, by chip."""
+        agent = self.observed.agents.get(node)
+        cut: dict[str, list[str]] = {}
+        for vnpu in agent.vnpus if agent is not None else ():
+            cut.setdefault(str(vnpu.chip), []).append(vnpu.template)
+        return cut
+
+    def faults(self, node: str) -> Iterator[dict[str, Any]]:
+        """Faults of a node's chips, then its own."""
+        yield from _faults(self.chips.get(node, ()), self.plan.history.nodes.get(node))
+        state = self.states[node]
+        for code in state.codes:
+            yield _fault(code, state.level, node, None, None, state.state)
+
+    def boards(self, node: str) -> Iterator[dict[str, Any]]:
+        """Boards of a node with fault codes, then its switch."""
+        yield from _boards(self.observed.node_reports.get(node))
+        report = self.observed.reports.get(node)
+        switch = report.switch if report is not None else None
+        if switch is not None and switch.codes:
+            codes = list(switch.codes[:_MAX_CODES])
+            yield {"node": node, "device": "switch", "id": None, "codes": codes, "level": switch.level}
+
+
+def _facts(plan: Plan, observed: Observed) -> _Facts:
+    chips: dict[str, list[ChipState]] = {}
+    for chip in plan.chips:
+        if chip.state is not _HEALTHY or chip.codes:
+            chips.setdefault(chip.node, []).append(chip)
+
+    holders: dict[str, list[dict[str, Any]]] = {}
+    for hold in plan.holds:
+        holders.setdefault(hold.node, []).append(_holder(hold))
+    return _Facts(plan, observed, {state.node: state for state in plan.nodes}, chips, holders)
 
 
 def _rows(plan: Plan, observed: Observed, desired: Desired, cache: PlanCache) -> Iterator[_Row]:
@@ -138,58 +192,41 @@ def _map_part(shard: str, number: int, rows: Sequence[_Row], parts: int) -> dict
     return config_map(names.SYSTEM, name, data, {ABOUT_LABEL: "map"})
 
 
-def _chips_part(
-    shard: str,
-    number: int,
-    rows: Sequence[_Row],
-    parts: int,
-    plan: Plan,
-    observed: Observed,
-    by_node: Mapping[str, Sequence[ChipState]],
-    node_states: Mapping[str, NodeState],
-    holders: Sequence[dict[str, Any]],
-) -> dict[str, Any]:
+def _chips_part(shard: str, number: int, rows: Sequence[_Row], parts: int, facts: _Facts) -> dict[str, Any]:
     states, holds, cuts = {}, {}, {}
     faults: list[dict[str, Any]] = []
     boards: list[dict[str, Any]] = []
+    holders: list[dict[str, Any]] = []
     for row in rows:
-        name, base = row[0], int(row[7], 16)
-        node, chips, server = node_states[name], by_node.get(name, ()), plan.servers.get(name)
-        memory, agent = plan.history.nodes.get(name), observed.agents.get(name)
-        if chips or (server is not None and not server.reported) or node.state not in _HEALTHY_NODES:
-            found = _digits(base, chips, memory, node.state, reported=server is None or server.reported)
-            if found[0].strip("0"):
-                states[name] = found[0]
-            if found[1].strip("0"):
-                holds[name] = found[1]
-        if agent is not None and agent.vnpus:
-            pieces: dict[str, list[str]] = {}
-            for vnpu in agent.vnpus:
-                pieces.setdefault(str(vnpu.chip), []).append(vnpu.template)
-            cuts[name] = pieces
-        faults += _faults(chips, memory)
-        faults += [_fault(code, node.level, name, None, None, node.state) for code in node.codes]
-        report = observed.reports.get(name)
-        boards += _boards(observed.node_reports.get(name))
-        if report is not None and report.switch is not None and report.switch.codes:
-            boards.append(
-                {"node": name, "device": "switch", "id": None, "codes": list(report.switch.codes[:32]),
-                 "level": report.switch.level}
-            )  # fmt: skip
-    shown, left = bounded_list(faults, _LIST_BYTES)
-    ill, more = bounded_list(boards, _LIST_BYTES)
-    held, unnamed = bounded_list(list(holders), _LIST_BYTES)
+        node, base = row[0], int(row[7], 16)
+        state_digits, hold_digits = facts.digits(node, base)
+        if state_digits.strip("0"):
+            states[node] = state_digits
+        if hold_digits.strip("0"):
+            holds[node] = hold_digits
+        if templates := facts.templates(node):
+            cuts[node] = templates
+
+        faults += facts.faults(node)
+        boards += facts.boards(node)
+        holders += facts.holders.get(node, ())
+
+    shown_faults, more_faults = bounded_list(faults, _LIST_BYTES)
+    shown_boards, more_boards = bounded_list(boards, _LIST_BYTES)
+    shown_holders, more_holders = bounded_list(holders, _LIST_BYTES)
     data = {
-        STATES_KEY: text(states), HOLDS_KEY: text(holds), FAULTS_KEY: text(shown), PARTS_KEY: str(parts),
-    }  # fmt: skip
-    if cuts:
-        data[CUTS_KEY] = text(cuts)
-    if ill:
-        data[BOARDS_KEY] = text(ill)
-    if held:
-        data[HELD_KEY] = text(held)
-    if left or more or unnamed:
-        data["leftOut"] = text({"faults": left, "boards": more, "holders": unnamed})
+        STATES_KEY: text(states),
+        HOLDS_KEY: text(holds),
+        FAULTS_KEY: text(shown_faults),
+        PARTS_KEY: str(parts),
+    }
+    # what few clusters have takes no room in the others
+    for key, found in ((CUTS_KEY, cuts), (BOARDS_KEY, shown_boards), (HELD_KEY, shown_holders)):
+        if found:
+            data[key] = text(found)
+    if more_faults or more_boards or more_holders:
+        data["leftOut"] = text({"faults": more_faults, "boards": more_boards, "holders": more_holders})
+
     name = names.bounded(f"{names.CHIPS_PREFIX}{shard}-{number}")
     return config_map(names.SYSTEM, name, data, {ABOUT_LABEL: "chips"})
 
@@ -258,5 +295,5 @@ def _boards(report: NodeReport | None) -> Iterator[dict[str, Any]]:
         if device.codes:
             yield {
                 "node": report.node if report else "", "device": device.device_type, "id": device.device_id,
-                "codes": list(device.codes[:32]), "level": device.level,
+                "codes": list(device.codes[:_MAX_CODES]), "level": device.level,
             }  # fmt: skip

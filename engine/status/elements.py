@@ -17,6 +17,8 @@ _SUSPECT: Final = ChipHealth.SUSPECT
 #: Levels of the two planes of each chip (``Plan.planes``), by chip.
 Planes = Mapping[int, PlaneLevels]
 NO_PLANES: Final[Planes] = MappingProxyType({})
+#: Codes of one plane of a chip, with the time and level of each.
+_Codes = dict[str, tuple[int, str]]
 
 
 def takes_no_work(chip: ChipState) -> bool:
@@ -76,46 +78,82 @@ def elements(
 
     Source: component/clusterd/pkg/domain/faultdomain (merge and split of device faults).
     """
-    grouped: dict[tuple[str, int], dict[str, tuple[int, str]]] = {}
-    for fault in report.faults:
-        codes = grouped.setdefault((fault.kind, fault.chip), {})
-        if fault.code:
-            codes[fault.code] = (fault.time_ms, fault.level)
-    judged = {int(c.chip.rpartition("-")[2]): c for c in chips}
-    spoken = _regraded(report, raw, network=False) if raw is not None else set()
-    for index, chip in judged.items():
-        if chip.state in OUT_OF_SERVICE and not any(key[1] == index for key in grouped):
-            grouped[("CardUnhealthy", index)] = {}
-    for index in [chip for chip, levels in planes.items() if levels.network]:
-        grouped.setdefault((NETWORK, index), {})
+    states = {int(chip.chip.rpartition("-")[2]): chip for chip in chips}
+    regraded = _regraded(report, raw, network=False) if raw is not None else set()
+    codes_by_plane = _codes_by_plane(report)
+    _add_planes_without_codes(codes_by_plane, states, planes)
+
     found = []
-    for (kind, index), raw_codes in sorted(grouped.items()):
-        own = judged.get(index) if kind != NETWORK else None
-        plane = planes.get(index)
-        if kind == NETWORK and plane is not None:
-            raw_codes = {
-                code: (at, worst(level, plane.network.get(code, level))) for code, (at, level) in raw_codes.items()
-            }
-        plain = index in spoken and own is not None and own.state not in OUT_OF_SERVICE
-        codes = _mild(_shown(raw_codes, own)) if plain else _shown(raw_codes, own)
-        if raw_codes and not codes:
-            continue
-        level = worst(*(level for _, level in codes.values())) if codes else ""
-        if own is not None and own.state != _SUSPECT and not plain:
-            judged_as = own.level if plane is None else plane.chip
-            level = worst(level, judged_as) if level else judged_as
-        if kind == NETWORK and plane is not None and plane.network:
-            level = worst(*plane.network.values(), *([level] if level else ()))
-        found.append(fault_element(kind, f"{report.prefix}{index}" if index >= 0 else "", codes, level))
+    for (kind, index), codes in sorted(codes_by_plane.items()):
+        if kind == NETWORK:
+            shown, level = _network_fault(codes, planes.get(index))
+        else:
+            shown, level = _chip_fault(codes, states.get(index), planes.get(index), regraded=index in regraded)
+        is_withheld = bool(codes) and not shown
+        if not is_withheld:
+            chip_name = f"{report.prefix}{index}" if index >= 0 else ""
+            found.append(fault_element(kind, chip_name, shown, level))
     return found
 
 
-def _mild(codes: dict[str, tuple[int, str]]) -> dict[str, tuple[int, str]]:
+def _codes_by_plane(report: DeviceReport) -> dict[tuple[str, int], _Codes]:
+    """The codes of a report by kind of fault and chip; a fault without a code leaves its plane with none."""
+    codes_by_plane: dict[tuple[str, int], _Codes] = {}
+    for fault in report.faults:
+        codes = codes_by_plane.setdefault((fault.kind, fault.chip), {})
+        if fault.code:
+            codes[fault.code] = (fault.time_ms, fault.level)
+    return codes_by_plane
+
+
+def _add_planes_without_codes(
+    codes_by_plane: dict[tuple[str, int], _Codes], states: Mapping[int, ChipState], planes: Planes
+) -> None:
+    """Add chips out of service that the report does not name, and network planes that only rules call broken."""
+    reported = {index for _, index in codes_by_plane}
+    for index, chip in states.items():
+        if chip.state in OUT_OF_SERVICE and index not in reported:
+            codes_by_plane["CardUnhealthy", index] = {}
+
+    for index, levels in planes.items():
+        if levels.network:
+            codes_by_plane.setdefault((NETWORK, index), {})
+
+
+def _network_fault(codes: _Codes, plane: PlaneLevels | None) -> tuple[_Codes, str]:
+    """The codes of a chip's network plane and its level: the worse of what is reported and what rules keep."""
+    kept = plane.network if plane is not None else {}
+    raised = {code: (at, worst(level, kept.get(code, level))) for code, (at, level) in codes.items()}
+    levels = [*kept.values(), *(level for _, level in raised.values())]
+    return raised, worst(*levels) if levels else ""
+
+
+def _chip_fault(
+    codes: _Codes, chip: ChipState | None, plane: PlaneLevels | None, *, regraded: bool
+) -> tuple[_Codes, str]:
+    """The codes of a chip's own plane that readers see, and its level.
+
+    A chip whose codes a policy made harmless is shown by them alone, and a suspect one by what is not withheld: the
+    level that the pass gave the chip counts for neither.
+    """
+    shown = _shown(codes, chip)
+    harmless = regraded and chip is not None and chip.state not in OUT_OF_SERVICE
+    if harmless:
+        shown = _mild(shown)
+
+    level = worst(*(level for _, level in shown.values())) if shown else ""
+    if chip is None or chip.state == _SUSPECT or harmless:
+        return shown, level
+    judged = chip.level if plane is None else plane.chip
+    return shown, worst(level, judged) if level else judged
+
+
+def _mild(codes: _Codes) -> _Codes:
     """Codes of a chip that a policy keeps in service; overruled levels are shown as harmless."""
     return {code: (at, level if level in IN_SERVICE else NOT_HANDLE) for code, (at, level) in codes.items()}
 
 
-def _shown(codes: dict[str, tuple[int, str]], chip: ChipState | None) -> dict[str, tuple[int, str]]:
+def _shown(codes: _Codes, chip: ChipState | None) -> _Codes:
     """The codes of a chip's own plane for readers; a chip in service shows no level that takes it out of service."""
     if chip is None or chip.state in OUT_OF_SERVICE:
         return codes

@@ -141,27 +141,43 @@ def _of_groups(observed: Observed, uids: set[str], now: float) -> Iterator[_Job]
 
 def of_group(group: Mapping[str, Any] | None, pods: Iterable[Pod], now: float) -> Trouble | None:
     """Why a job that no plan explains does not get on, by its PodGroup and pods; None while it may."""
-    status = nested_map(group or {}, "status")
+    if group is None:
+        return _of_pods(f"PodGroup{PodGroupPhase.UNKNOWN}", pods, now)
+
+    young = now - _created(nested_map(group, "metadata")) <= SETTLES
+    status = nested_map(group, "status")
     phase = str(status.get("phase") or "")
-    young = now - _created(nested_map(group or {}, "metadata")) <= SETTLES
-    if group is not None and not phase:
-        if young:
-            return None
-        return Trouble("PodGroupCreated", "PgNotInitialized", _NO_SCHEDULER)
-    if group is None or phase in (PodGroupPhase.UNKNOWN, PodGroupPhase.RUNNING):
-        return _of_pods(f"PodGroup{phase or PodGroupPhase.UNKNOWN}", pods, now)
-    said = {
+    if phase in (PodGroupPhase.UNKNOWN, PodGroupPhase.RUNNING):
+        return _of_pods(f"PodGroup{phase}", pods, now)
+    if phase == PodGroupPhase.PENDING:
+        return _not_enqueued(group, _unschedulable(status), young=young)
+    if phase == PodGroupPhase.INQUEUE:
+        return _not_placed(_unschedulable(status))
+    if phase or young:
+        return None
+    return Trouble("PodGroupCreated", "PgNotInitialized", _NO_SCHEDULER)
+
+
+def _unschedulable(status: Mapping[str, Any]) -> dict[str, str]:
+    """What Volcano says of a PodGroup that it can't schedule: messages by reason."""
+    return {
         str(row.get("reason")): str(row.get("message") or "")
         for row in nested_list(status, "conditions")
         if row.get("type") == "Unschedulable" and row.get("status") == "True"
     }
-    if phase == PodGroupPhase.PENDING:
-        queue = str(nested_map(group, "spec").get("queue") or "default")
-        usual = _NO_RESOURCES.format(queue=queue)
-        if young and ENQUEUE_FAILED not in said:
-            return None
-        return Trouble("PodGroupPending", ENQUEUE_FAILED, said.get(ENQUEUE_FAILED, usual))
-    step = next((reason for reason in _STEPS if reason in said), None) if phase == PodGroupPhase.INQUEUE else None
+
+
+def _not_enqueued(group: Mapping[str, Any], said: Mapping[str, str], *, young: bool) -> Trouble | None:
+    if young and ENQUEUE_FAILED not in said:
+        return None
+    queue = str(nested_map(group, "spec").get("queue") or "default")
+    usual = _NO_RESOURCES.format(queue=queue)
+    return Trouble("PodGroupPending", ENQUEUE_FAILED, said.get(ENQUEUE_FAILED, usual))
+
+
+def _not_placed(said: Mapping[str, str]) -> Trouble | None:
+    """The first step of scheduling that fails; the first one is explained by what the second says, too."""
+    step = next((reason for reason in _STEPS if reason in said), None)
     if step is None:
         return None
     message = said[step]

@@ -7,6 +7,7 @@ resource of which it has the most; ``wanted`` are the chips that its waiting job
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from belay.engine.documents import Desired
@@ -16,7 +17,7 @@ from belay.engine.model.cluster import Observed, Pod
 from belay.engine.model.labels import ABOUT_LABEL
 from belay.engine.model.plan import Plan
 from belay.engine.model.plan_cache import PlanCache
-from belay.engine.plan import QueueDemand, divide, queues_of
+from belay.engine.plan import QueueDemand, QueueState, divide, queues_of
 from belay.engine.status.bodies import bounded_list, config_map, text
 from belay.engine.wire import names
 from belay.engine.wire.names import MAIN_SHARD
@@ -25,90 +26,120 @@ _LIST_BYTES: Final = 600 * 1024
 _DEFAULT: Final = "default"
 
 
+@dataclass
+class _Usage:
+    """What the live jobs of one queue have, ask for in all, and lack in chips; how many of them run and wait."""
+
+    has: dict[str, int] = field(default_factory=dict)
+    asks: dict[str, int] = field(default_factory=dict)
+    lacks: dict[str, int] = field(default_factory=dict)
+    running: int = 0
+    waiting: int = 0
+
+
 def queue_body(
     plan: Plan, observed: Observed, desired: Desired, shard: str = MAIN_SHARD, cache: PlanCache | None = None
 ) -> dict[str, Any]:
     """The ConfigMap of one shard: its queues, those without jobs included."""
+    usage = _usage_by_queue(plan, observed, cache)
     queues = queues_of(desired, observed)
+    for name in usage.keys() - queues.keys():
+        queues[name] = QueueState(name)
+    deserved = _divide(queues, usage, _capacity(plan, observed))
+
+    rows = [_row(queues[name], usage.get(name, _Usage()), deserved[name]) for name in sorted(queues)]
+    shown, left = bounded_list(rows, _LIST_BYTES)
+    data = {names.QUEUES_KEY: text(shown)}
+    if left:
+        data["leftOut"] = f"{left} queues are not shown"
+    return config_map(names.SYSTEM, names.bounded(f"{names.QUEUES_PREFIX}{shard}"), data, {ABOUT_LABEL: "queues"})
+
+
+def _usage_by_queue(plan: Plan, observed: Observed, cache: PlanCache | None) -> dict[str, _Usage]:
+    usage: dict[str, _Usage] = {}
+    pending = {(waiting.namespace, waiting.name) for waiting in plan.pending}
     gangs, _ = group(observed, cache)
-    has: dict[str, dict[str, int]] = {}
-    asks: dict[str, dict[str, int]] = {}
-    running: dict[str, int] = {}
-    waiting: dict[str, int] = {}
-    wanted: dict[str, dict[str, int]] = {}
-    pending = {(one.namespace, one.name) for one in plan.pending}
     for gang in gangs.values():
-        pods = [pod for key in gang.pods if not (pod := observed.pods[key]).finished and pod.deleting is None]
-        if not any(pod.count for pod in pods):
-            continue
-        queue = gang.queue or _DEFAULT
-        for pod in pods:
-            _add(asks.setdefault(queue, {}), pod.requests)
-            if pod.node:
-                _add(has.setdefault(queue, {}), pod.requests)
-        held = (gang.namespace, gang.name) in pending
-        if held:
-            _add_chips(wanted.setdefault(queue, {}), [pod for pod in pods if not pod.node])
-        (waiting if held else running)[queue] = (waiting if held else running).get(queue, 0) + 1
+        pods = [observed.pods[key] for key in gang.pods]
+        live_pods = [pod for pod in pods if not pod.finished and pod.deleting is None]
+        if any(pod.count for pod in live_pods):
+            of_queue = usage.setdefault(gang.queue or _DEFAULT, _Usage())
+            _add_gang(of_queue, live_pods, waits=(gang.namespace, gang.name) in pending)
+    return usage
+
+
+def _add_gang(usage: _Usage, pods: Sequence[Pod], *, waits: bool) -> None:
+    for pod in pods:
+        _add(usage.asks, pod.requests)
+        if pod.node:
+            _add(usage.has, pod.requests)
+        elif waits and pod.count:
+            _add(usage.lacks, {pod.resource: pod.count})
+
+    if waits:
+        usage.waiting += 1
+    else:
+        usage.running += 1
+
+
+def _capacity(plan: Plan, observed: Observed) -> dict[str, int]:
+    """What the shard's nodes have to give."""
     total: dict[str, int] = {}
     for state in plan.nodes:
         if (node := observed.nodes.get(state.node)) is not None:
             _add(total, node.allocatable)
-    known = sorted({*queues, *asks})
-    demands = [
-        QueueDemand(
-            name,
-            queues[name].weight if name in queues else 1,
-            asks.get(name, {}),
-            queues[name].capability if name in queues else {},
-            queues[name].guarantee if name in queues else {},
-            queues[name].deserved if name in queues else {},
-        )
-        for name in known
-        if not is_kueues(name)
-    ]
-    given = {name: has.get(name, {}) for name in known if is_kueues(name)}
-    for amounts in given.values():
-        _add(total, {resource: -count for resource, count in amounts.items()})
-    deserved: dict[str, Mapping[str, float]] = {**divide(total, demands), **given}
-    rows = []
-    for name in known:
-        queue_state, used = queues.get(name), has.get(name, {})
-        shares = [used[key] / amount for key, amount in deserved[name].items() if amount > 0 and used.get(key)]
-        rows.append(
-            {
-                "name": name,
-                "weight": queue_state.weight if queue_state else 1,
-                "state": queue_state.state if queue_state else "Open",
-                "capacity": dict(queue_state.capability) if queue_state and queue_state.capability else {},
-                "used": dict(sorted(used.items())),
-                "deserved": {key: round(amount, 1) for key, amount in sorted(deserved[name].items())},
-                "waiting": waiting.get(name, 0),
-                "running": running.get(name, 0),
-                "share": round(max(shares, default=0.0), 4),
-                "priority": queue_state.priority if queue_state else 0,
-                "declaredBy": _declared_by(name, bool(queue_state and queue_state.declared)),
-                "wanted": dict(sorted(wanted.get(name, {}).items())),
-            }
-        )
-    shown, left = bounded_list(rows, _LIST_BYTES)
-    data = {names.QUEUES_KEY: text(shown)} | ({"leftOut": f"{left} queues are not shown"} if left else {})
-    name = names.bounded(f"{names.QUEUES_PREFIX}{shard}")
-    return config_map(names.SYSTEM, name, data, {ABOUT_LABEL: "queues"})
+    return total
 
 
-def _declared_by(name: str, by_settings: bool) -> str:
-    if is_kueues(name):
+def _divide(
+    queues: Mapping[str, QueueState], usage: Mapping[str, _Usage], capacity: dict[str, int]
+) -> dict[str, Mapping[str, float]]:
+    """What each queue deserves. Kueue's queues deserve what Kueue has admitted; the others divide the rest."""
+    deserved: dict[str, Mapping[str, float]] = {}
+    demands = []
+    for name, queue in sorted(queues.items()):
+        of_queue = usage.get(name, _Usage())
+        if is_kueues(name):
+            deserved[name] = of_queue.has
+            _add(capacity, {resource: -count for resource, count in of_queue.has.items()})
+        else:
+            demands.append(
+                QueueDemand(
+                    name=name,
+                    weight=queue.weight,
+                    request=of_queue.asks,
+                    capability=queue.capability,
+                    guarantee=queue.guarantee,
+                    stated=queue.deserved,
+                )
+            )
+    return {**divide(capacity, demands), **deserved}
+
+
+def _row(queue: QueueState, usage: _Usage, deserved: Mapping[str, float]) -> dict[str, Any]:
+    shares = [usage.has[key] / amount for key, amount in deserved.items() if amount > 0 and usage.has.get(key)]
+    return {
+        "name": queue.name,
+        "weight": queue.weight,
+        "state": queue.state,
+        "capacity": dict(queue.capability),
+        "used": dict(sorted(usage.has.items())),
+        "deserved": {key: round(amount, 1) for key, amount in sorted(deserved.items())},
+        "waiting": usage.waiting,
+        "running": usage.running,
+        "share": round(max(shares, default=0.0), 4),
+        "priority": queue.priority,
+        "declaredBy": _declared_by(queue),
+        "wanted": dict(sorted(usage.lacks.items())),
+    }
+
+
+def _declared_by(queue: QueueState) -> str:
+    if is_kueues(queue.name):
         return "Kueue"
-    return "SchedulingSettings" if by_settings else "Queue"
+    return "SchedulingSettings" if queue.declared else "Queue"
 
 
 def _add(total: dict[str, int], requests: Mapping[str, int]) -> None:
     for resource, count in requests.items():
         total[resource] = total.get(resource, 0) + count
-
-
-def _add_chips(total: dict[str, int], pods: Sequence[Pod]) -> None:
-    for pod in pods:
-        if pod.count:
-            total[pod.resource] = total.get(pod.resource, 0) + pod.count
