@@ -138,20 +138,19 @@ def pod(obj: Mapping[str, Any]) -> Pod:
         WireError: a quantity or time cannot be read.
     """
     metadata, spec, status = nested_map(obj, "metadata"), nested_map(obj, "spec"), nested_map(obj, "status")
-    namespace, name = str(metadata.get("namespace") or "default"), str(metadata.get("name", ""))
+    namespace, name = _text(metadata, "namespace", "default"), str(metadata.get("name", ""))
     where = f"Pod/{namespace}/{name}"
     pod_field_types.check(where, spec)
+
     annotations = _text_map(metadata.get("annotations"))
-    owner: Mapping[str, Any] = next((o for o in metadata.get("ownerReferences") or () if o.get("controller")), {})
-    requests, claimed = _requests(where, spec), nested_map(status, "extendedResourceClaimStatus")
+    owner = _controller(metadata.get("ownerReferences"))
+    claimed = nested_map(status, "extendedResourceClaimStatus")
+    requests = _requests(where, spec)
     for row in nested_list(claimed, "requestMappings"):
         # its devices are those of a claim
         requests.pop(str(row.get("resourceName")), None)
-    npu = sorted(key for key, count in requests.items() if key.startswith(HUAWEI_PREFIX) and count > 0)
-    resource = npu[0] if npu else ""
-    grace = metadata.get("deletionGracePeriodSeconds")
-    if grace is None:
-        grace = spec.get("terminationGracePeriodSeconds")
+    resource = _npu_resource(requests)
+
     return Pod(
         namespace=namespace,
         name=name,
@@ -163,15 +162,15 @@ def pod(obj: Mapping[str, Any]) -> Pod:
         owner_kind=str(owner.get("kind", "")),
         owner_name=str(owner.get("name", "")),
         owner_uid=str(owner.get("uid", "")),
-        node=str(spec.get("nodeName") or ""),
-        phase=str(status.get("phase") or "Pending"),
+        node=_text(spec, "nodeName"),
+        phase=_text(status, "phase", "Pending"),
         deleting=_time(where, "metadata.deletionTimestamp", metadata.get("deletionTimestamp")),
-        grace_seconds=grace if isinstance(grace, int) else 30,
+        grace_seconds=_grace_seconds(metadata, spec),
         created=_time(where, "metadata.creationTimestamp", metadata.get("creationTimestamp")) or 0.0,
         started=_time(where, "status.startTime", status.get("startTime")),
-        scheduler=str(spec.get("schedulerName") or "default-scheduler"),
+        scheduler=_text(spec, "schedulerName", "default-scheduler"),
         priority=spec.get("priority") or 0,
-        priority_class=str(spec.get("priorityClassName") or ""),
+        priority_class=_text(spec, "priorityClassName"),
         requests=requests,
         resource=resource,
         count=requests.get(resource, 0),
@@ -179,23 +178,50 @@ def pod(obj: Mapping[str, Any]) -> Pod:
         node_selector=_text_map(spec.get("nodeSelector")),
         affinity=nested_map(spec, "affinity"),
         tolerations=tuple(spec.get("tolerations") or ()),
-        gates=tuple(str(gate.get("name") or "") for gate in nested_list(spec, "schedulingGates")),
-        pod_ip=str(status.get("podIP") or ""),
-        host_ip=str(status.get("hostIP") or ""),
+        gates=tuple([_text(gate, "name") for gate in nested_list(spec, "schedulingGates")]),
+        pod_ip=_text(status, "podIP"),
+        host_ip=_text(status, "hostIP"),
         host_network=bool(spec.get("hostNetwork")),
         containers=_containers(status.get("containerStatuses")),
-        volumes=tuple(str(v.get("name", "")) for v in spec.get("volumes") or ()),
-        reason=str(status.get("reason") or ""),
+        volumes=tuple([str(volume.get("name", "")) for volume in spec.get("volumes") or ()]),
+        reason=_text(status, "reason"),
         host_ports=_host_ports(spec),
         spread=tuple(spec.get("topologySpreadConstraints") or ()),
         claims=_claims(name, spec),
         resource_claims=_resource_claims(spec, status),
-        restart_policy=str(spec.get("restartPolicy") or ""),
+        restart_policy=_text(spec, "restartPolicy"),
         task_index=_task_index(spec) if _is_volcano_pod(annotations, owner) else None,
         unscheduled=_unscheduled(status.get("conditions")),
-        extended=() if spec.get("nodeName") or claimed else _extended(where, spec),
-        scheduling_group=str(nested_map(spec, "schedulingGroup").get("podGroupName") or ""),
+        extended=_extended(where, spec, claimed),
+        scheduling_group=_text(nested_map(spec, "schedulingGroup"), "podGroupName"),
     )
+
+
+def _text(fields: Mapping[str, Any], key: str, otherwise: str = "") -> str:
+    """A field as text; one that is absent, null or empty counts as ``otherwise``."""
+    return str(fields.get(key) or otherwise)
+
+
+def _controller(owners: Iterable[Mapping[str, Any]] | None) -> Mapping[str, Any]:
+    """The owner that controls the pod; empty without one."""
+    for owner in owners or ():
+        if owner.get("controller"):
+            return owner
+    return {}
+
+
+def _npu_resource(requests: Mapping[str, int]) -> str:
+    """The resource of whose chips the pod asks for some, the first by name; empty if it asks for none."""
+    asked = [key for key, count in requests.items() if key.startswith(HUAWEI_PREFIX) and count > 0]
+    return min(asked, default="")
+
+
+def _grace_seconds(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> int:
+    """The seconds a pod gets to end: those of its deletion, else those it asks for."""
+    grace = metadata.get("deletionGracePeriodSeconds")
+    if grace is None:
+        grace = spec.get("terminationGracePeriodSeconds")
+    return grace if isinstance(grace, int) else 30
 
 
 def _unscheduled(conditions: object) -> str:
@@ -262,8 +288,11 @@ def _requests(where: str, spec: Mapping[str, Any]) -> dict[str, int]:
     return total
 
 
-def _extended(where: str, spec: Mapping[str, Any]) -> tuple[ExtendedRequest, ...]:
-    """What containers ask for of extended resources, those of init containers last."""
+def _extended(where: str, spec: Mapping[str, Any], claimed: Mapping[str, Any]) -> tuple[ExtendedRequest, ...]:
+    """What containers ask for of extended resources, those of init containers last; nothing once they are given."""
+    if spec.get("nodeName") or claimed:
+        return ()
+
     found = []
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     alone = len(spec.get("containers") or ())
@@ -388,9 +417,10 @@ def _base_devices(where: str, text: str | None) -> dict[str, dict[str, Any]]:
 def _text_map(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
         return {}
-    if all(type(key) is str and type(text) is str for key, text in value.items()):
-        return value
-    return {str(key): str(text) for key, text in value.items() if text is not None}
+    for key, text in value.items():
+        if type(key) is not str or type(text) is not str:
+            return {str(key): str(text) for key, text in value.items() if text is not None}
+    return value
 
 
 def _time(where: str, field: str, value: object) -> float | None:
