@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from belay.engine.act import Edge, Refused
 from belay.engine.act.orders import set_policy
@@ -16,7 +16,7 @@ from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.faults import CodeRules
 from belay.engine.model.plan import Plan
 from belay.engine.model.plan_cache import PlanCache
-from belay.engine.model.seals import BUILT_IN_RULES, Entitlements
+from belay.engine.model.seals import BUILT_IN_RULES, Entitlements, Seal
 from belay.engine.plan import pool_rules
 from belay.engine.wire import revisionlog
 from belay.engine.wire.errors import WireError
@@ -55,38 +55,67 @@ def policy_bodies(
     A live one that says the same under a good seal of the same key is kept as it is, whichever worker sealed it.
     """
     bodies = [build_policy(policies[pool]) for pool in sorted(policies)]
-    key = keys.signing
-    if key is None:
+    if keys.signing is None:
         return bodies
+
     rules = _entitling_rules(desired)
     accepted: tuple[str, int] | None = None
     for pool, body in zip(sorted(policies), bodies, strict=True):
         live = observed.objects.get(ObjectKey("v1", "ConfigMap", SYSTEM, body["metadata"]["name"]))
-        before = seal_of(live) if live is not None and not keys.problem(live) else None
-        held = _held(live, policies[pool], rules, shard) if live is not None and before is not None else None
-        stands = held is not None and before is not None and before.key == key.key_id
-        if not stands or held is None or not held.signer or not held.log:
-            accepted = accepted or _accepted(desired.revision, observed, shard, keys, warn=not stands)
+        sealed = _read_live(live, policies[pool], rules, shard, keys)
+        # the log is read once for all pools, and not at all while each live policy names its signer and entry
+        if accepted is None and not sealed.is_complete:
+            accepted = _accepted(desired.revision, observed, shard, keys, warn=not sealed.stands)
         signer, number = accepted or ("", 0)
-        # one that names no signer or entry was derived before the log came, or before the log was signed
-        if (
-            stands
-            and live is not None
-            and held is not None
-            and (held.signer or not signer)
-            and (held.log or not number)
-        ):
+
+        if live is not None and sealed.says_all(signer, number):
             body["data"] = dict(live["data"])
             continue
         entitle(
             body,
             Entitlements(
-                pool=pool, policy_digest=policies[pool].digest, revision=desired.revision, signer=signer, rules=rules,
-                shard=shard, log=number,
+                pool=pool,
+                policy_digest=policies[pool].digest,
+                revision=desired.revision,
+                signer=signer,
+                rules=rules,
+                shard=shard,
+                log=number,
             ),
-        )  # fmt: skip
-        keys.seal(body, int(now * 1000), before)
+        )
+        keys.seal(body, int(now * 1000), sealed.seal)
     return bodies
+
+
+class _SealedPolicy(NamedTuple):
+    """A live policy: its seal if that is good, what it entitles to if it is the policy in force, and whether it is so
+    under the key that signs now.
+    """
+
+    seal: Seal | None = None
+    held: Entitlements | None = None
+    stands: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it stands and names both who signed its revision and the entry in the log."""
+        return self.stands and self.held is not None and bool(self.held.signer and self.held.log)
+
+    def says_all(self, signer: str, number: int) -> bool:
+        """Whether it stands and names what is known: an earlier one was derived before the log came, or was signed."""
+        if not self.stands or self.held is None:
+            return False
+        return bool(self.held.signer or not signer) and bool(self.held.log or not number)
+
+
+def _read_live(
+    live: Object | None, policy: NodePolicy, rules: tuple[str, ...], shard: str, keys: OrderKeys
+) -> _SealedPolicy:
+    seal = seal_of(live) if live is not None and not keys.problem(live) else None
+    if live is None or seal is None or keys.signing is None:
+        return _SealedPolicy()
+    held = _held(live, policy, rules, shard)
+    return _SealedPolicy(seal, held, stands=held is not None and seal.key == keys.signing.key_id)
 
 
 def _entitling_rules(desired: Desired) -> tuple[str, ...]:

@@ -218,25 +218,38 @@ def essence(obj: Object) -> bytes:
     """A digest of what may change a decision, without heartbeats."""
     metadata = {key: value for key, value in obj["metadata"].items() if key not in {"resourceVersion", "managedFields"}}
     rest: dict[str, Any] = {**obj, "metadata": metadata}
-    if obj["kind"] == "Node":
-        conditions = (obj.get("status") or {}).get("conditions") or []
-        still = [{k: v for k, v in one.items() if k != "lastHeartbeatTime"} for one in conditions]
-        rest["status"] = {**(obj.get("status") or {}), "conditions": still}
-    elif str(obj.get("apiVersion") or "").startswith(f"{_GROUP}/"):
-        rest.pop("status", None)  # only passes write it
-    elif (str(obj.get("apiVersion") or ""), obj["kind"]) not in _FIXED:
-        rest.pop("status", None)  # of kinds of workloads only the declared part is read
-    elif obj["kind"] == "Pod":
+    api_version, kind = str(obj.get("apiVersion") or ""), obj["kind"]
+    if kind == "Node":
+        rest["status"] = _without_heartbeats(obj.get("status") or {})
+    elif api_version.startswith(f"{_GROUP}/") or (api_version, kind) not in _FIXED:
+        # only passes write the status of Belay's kinds, and of kinds of workloads only the declared part is read
+        rest.pop("status", None)
+    elif kind == "Pod":
         rest["status"] = _without_waiting(obj.get("status") or {})
-    elif obj["kind"] == "ConfigMap" and str(metadata.get("name") or "").startswith(_SHARD_PART):
-        # the main shard's status follows another shard's at once where it turns, else with its next regular pass
-        rest["data"] = {key: value for key, value in (obj.get("data") or {}).items() if key in _TURNS}
-    elif obj["kind"] == "ConfigMap" and str(metadata.get("name") or "").startswith(_VIEW_PART):
-        # states are for readers who wait for faults; why jobs wait may change with every pass
-        rest["binaryData"] = {shardview.STATES: (obj.get("binaryData") or {}).get(shardview.STATES)}
-    elif _is_report(obj):
-        rest["data"] = {key: _quiet(value) for key, value in (obj.get("data") or {}).items()}
+    elif kind == "ConfigMap":
+        rest |= _what_counts(obj, str(metadata.get("name") or ""))
     return hashlib.blake2b(orjson.dumps(rest, option=orjson.OPT_SORT_KEYS), digest_size=12).digest()
+
+
+def _without_heartbeats(status: Mapping[str, Any]) -> dict[str, Any]:
+    still = []
+    for condition in status.get("conditions") or []:
+        still.append({key: value for key, value in condition.items() if key != "lastHeartbeatTime"})
+    return {**status, "conditions": still}
+
+
+def _what_counts(config_map: Object, name: str) -> dict[str, Any]:
+    """The part of a ConfigMap's content for which a pass is worth its while, if that is not all of it."""
+    data = config_map.get("data") or {}
+    if name.startswith(_SHARD_PART):
+        # the main shard's status follows another shard's at once where it turns, else with its next regular pass
+        return {"data": {key: value for key, value in data.items() if key in _TURNS}}
+    if name.startswith(_VIEW_PART):
+        # states are for readers who wait for faults; why jobs wait may change with every pass
+        return {"binaryData": {shardview.STATES: (config_map.get("binaryData") or {}).get(shardview.STATES)}}
+    if name.startswith(_REPORTS):
+        return {"data": {key: _quiet(value) for key, value in data.items()}}
+    return {}
 
 
 def _without_waiting(status: Mapping[str, Any]) -> dict[str, Any]:

@@ -113,39 +113,54 @@ def _trailer(text: object) -> str:
 def _revisions(
     logs: Mapping[str, Mapping[str, str]], git: Sequence[RepositoryCommit], applied: str, attempted: str, shard: str
 ) -> list[dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for commit in git[:MOST_REVISIONS]:
-        found[commit.id] = _row(commit.id) | {
-            "author": line(commit.author, 200),
-            "time": rfc3339(commit.time) if commit.time else None,
-            "subject": line(commit.subject, 200),
-            "changed": words(commit.changed),
-        }
-    own = names.revisions_config_map(shard)
+    found = {commit.id: _commit_row(commit) for commit in git[:MOST_REVISIONS]}
     for key, data in logs.items():
-        by = line(shard if key == own else key.removeprefix(names.REVISIONS).removeprefix(".") or names.MAIN_SHARD, 63)
+        is_own = key == names.revisions_config_map(shard)
+        taker = shard if is_own else key.removeprefix(names.REVISIONS).removeprefix(".") or names.MAIN_SHARD
         for entry in _entries(data)[-MOST_REVISIONS:]:
             row = found.setdefault(entry.revision, _row(entry.revision))
-            # what the controller wrote down is how it verified the commit: ssh, gpg or none
-            verified = "good" if entry.verified in ("ssh", "gpg") else line(entry.verified, 16)
-            row |= {"signer": line(entry.signer, 200), "verified": verified, "accepted": row["accepted"] or key == own}
-            if by not in row["shards"] and len(row["shards"]) < MOST_SHARDS:
-                row["shards"] = [*row["shards"], by]
-            if key == own and entry.time:
-                row["taken"] = rfc3339(entry.time / 1000)
-            row["time"] = row["time"] or (rfc3339(entry.time / 1000) if entry.time else None)
-            author, subject = _said(entry)
-            row["author"], row["subject"] = row["author"] or author, row["subject"] or subject
-    for revision in (applied, attempted):
-        if revision and revision not in found:
-            found[revision] = _row(revision)
-    newest_first = list(found.values())
-    reached, lineage = False, {commit.id for commit in git}
-    for row in sorted(newest_first, key=lambda row: row["time"] or "9", reverse=True):
+            _add_entry(row, entry, line(taker, 63), is_own=is_own)
+
+    for revision in filter(None, (applied, attempted)):
+        found.setdefault(revision, _row(revision))
+
+    newest_first = sorted(found.values(), key=lambda row: row["time"] or "9", reverse=True)
+    _accept_ancestors(newest_first, {commit.id for commit in git}, applied, attempted)
+    return newest_first[:MOST_REVISIONS]
+
+
+def _commit_row(commit: RepositoryCommit) -> dict[str, Any]:
+    return _row(commit.id) | {
+        "author": line(commit.author, 200),
+        "time": rfc3339(commit.time) if commit.time else None,
+        "subject": line(commit.subject, 200),
+        "changed": words(commit.changed),
+    }
+
+
+def _add_entry(row: dict[str, Any], entry: revisionlog.RevisionEntry, taker: str, *, is_own: bool) -> None:
+    """Add what a shard wrote down when it took a revision; what Git says of the commit stays."""
+    # what the controller wrote down is how it verified the commit: ssh, gpg or none
+    verified = "good" if entry.verified in ("ssh", "gpg") else line(entry.verified, 16)
+    row |= {"signer": line(entry.signer, 200), "verified": verified, "accepted": row["accepted"] or is_own}
+    if taker not in row["shards"] and len(row["shards"]) < MOST_SHARDS:
+        row["shards"] = [*row["shards"], taker]
+
+    taken = rfc3339(entry.time / 1000) if entry.time else None
+    if is_own and taken:
+        row["taken"] = taken
+    row["time"] = row["time"] or taken
+    author, subject = _said(entry)
+    row["author"], row["subject"] = row["author"] or author, row["subject"] or subject
+
+
+def _accept_ancestors(newest_first: Sequence[dict[str, Any]], lineage: set[str], applied: str, attempted: str) -> None:
+    """Mark the applied revision, and with it all that came before it in the same history, as accepted."""
+    reached = False
+    for row in newest_first:
         reached = reached or row["id"] == applied
-        older = reached and row["id"] in lineage and row["id"] != attempted
-        row["accepted"] = row["accepted"] or older or row["id"] == applied
-    return sorted(newest_first, key=lambda row: row["time"] or "9", reverse=True)[:MOST_REVISIONS]
+        came_before = reached and row["id"] in lineage and row["id"] != attempted
+        row["accepted"] = row["accepted"] or came_before or row["id"] == applied
 
 
 def _row(revision: str) -> dict[str, Any]:

@@ -74,34 +74,54 @@ def changes(
     ``last`` is the moment whose changes were stored last: what it said already is not looked at again.
     """
     last = last or SeenCluster()
-    everything = last.pools != seen.pools
-    fresh = [job for key, job in seen.jobs.items() if everything or last.jobs.get(key) is not job]
-    names = {job.key for job in fresh}
+    fresh = _fresh_jobs(seen, last)
     wanted = {span.key: span for span in _owned_then(seen_spans(seen, fresh, times), lasting)}
+    began, changed, past = _compared(lasting, wanted)
 
-    began = [span for key, span in wanted.items() if key not in lasting and not span.ended]
-    ended = [
-        _ended(span, times.end(span))
-        for key, span in lasting.items()
-        # what a job that has not changed holds is not looked at
-        if key not in wanted and (span.job in names or span.job not in seen.jobs)
-    ]
-    renewed = [_renewed(lasting[key], span) for key, span in wanted.items() if key in lasting]
-    changed = [span for span in renewed if span != lasting[span.key]]
-    # a recovery may begin and end between two looks
-    past = [span for key, span in wanted.items() if key not in lasting and span.ended]
+    # what a job that has not changed holds is not looked at, so what it lacks in ``wanted`` lasts on
+    looked_at = {job.key for job in fresh}
+    gone = [span for key, span in lasting.items() if key not in wanted]
+    ended = [_ended(span, times.end(span)) for span in gone if span.job in looked_at or span.job not in seen.jobs]
 
-    records = [
-        *(() if last.revisions == seen.revisions else revision_records(seen)),
-        *_span_records(began, [*ended, *(span for span in changed if span.ended)], lasting, seen),
-        *_renewed_records(changed, lasting, times),
-        *(record for span in past for record in recovery_record(span)),
-        *(record for job in fresh for record in _line_records(job)),
-        *event_records(events, seen, lasting),
-    ]
+    records: list[HistoryRecord] = []
+    if last.revisions != seen.revisions:
+        records += revision_records(seen)
+    over = [*ended, *(span for span in changed if span.ended)]
+    records += _span_records(began, over, lasting, seen)
+    records += _renewed_records(changed, lasting, times)
+    for span in past:
+        records += recovery_record(span)
+    for job in fresh:
+        records += _line_records(job)
+    records += event_records(events, seen, lasting)
+
     # of what is known to have happened at the same time, causes come first
     records.sort(key=lambda record: (record.at, _ORDER.index(record.kind)))
     return HistoryChanges(tuple(records), (*began, *ended, *changed, *past))
+
+
+def _fresh_jobs(seen: SeenCluster, last: SeenCluster) -> list[SeenJob]:
+    """Jobs that say something else than at the last look; all of them once nodes have changed their pools."""
+    if last.pools != seen.pools:
+        return list(seen.jobs.values())
+    return [job for key, job in seen.jobs.items() if last.jobs.get(key) is not job]
+
+
+def _compared(lasting: Mapping[Key, Span], wanted: Mapping[Key, Span]) -> tuple[list[Span], list[Span], list[Span]]:
+    """Spans that began, those that last and say something new, and recoveries that began and ended since."""
+    began: list[Span] = []
+    changed: list[Span] = []
+    past: list[Span] = []
+    for key, span in wanted.items():
+        before = lasting.get(key)
+        if before is None:
+            (past if span.ended else began).append(span)
+            continue
+
+        renewed = _renewed(before, span)
+        if renewed != before:
+            changed.append(renewed)
+    return began, changed, past
 
 
 def seen_spans(seen: SeenCluster, jobs: Iterable[SeenJob], times: LookTimes) -> list[Span]:
