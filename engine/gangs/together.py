@@ -55,9 +55,7 @@ def start_of(owner: JobOwner, pods: Sequence[Pod]) -> GangStart:
     row, raw = owner.sized_by or (owner.row, owner.raw)
     if row is not None and is_stepwise(row, raw):
         return GangStart(1, max(1, len(live)))
-    if row is not None and row.together is StartTogether.GROUPS and (number := size_of_group(row, raw, live)):
-        return GangStart(number, number, declared=number)
-    if owner.row is not None and not owner.raw and (number := size_of_group(owner.row, {}, live)):
+    if number := _size_by_labels(owner, live):
         return GangStart(number, number, declared=number)
 
     size = declared_size(row, raw) if row is not None else None
@@ -68,6 +66,20 @@ def start_of(owner: JobOwner, pods: Sequence[Pod]) -> GangStart:
 
     least = (size.minimum or size.with_chips) + (0 if size.counts_all else others)
     return GangStart(least, max(size.pods, len(live)), declared=least)
+
+
+def _size_by_labels(owner: JobOwner, live: Sequence[Pod]) -> int:
+    """How many pods one group of a workload has by the labels of its pods; 0 where they do not say it.
+
+    They speak for kinds that start by groups, and for workloads whose own object was not seen.
+    """
+    row, raw = owner.sized_by or (owner.row, owner.raw)
+    number = 0
+    if row is not None and row.together is StartTogether.GROUPS:
+        number = size_of_group(row, raw, live)
+    if not number and owner.row is not None and not owner.raw:
+        number = size_of_group(owner.row, {}, live)
+    return number
 
 
 def _unsaid(there: int, others: int, size: DeclaredSize | None, live: int, settles: float) -> GangStart:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from belay.agents.node.shipped import shipped_policy
@@ -138,39 +138,58 @@ def _without_once(spec: Json, name: str, event: SandboxEvent) -> Json:
 
 def surroundings_of(spec: Json, event: SandboxEvent) -> Json:
     """The description of a node's surroundings after an event (agents/drivers/surroundings.py)."""
-    after = dict(spec)
-    gone = event.assertion == "recover"
-    if event.what == "silent":
-        after["silent"] = event.value
-    elif event.what in ("ping", "hang"):
-        chips = dict(after.get("chips") or {})
-        chips[str(event.chip)] = {**(chips.get(str(event.chip)) or {}), event.what: event.value}
-        after["chips"] = chips
-    elif event.what == "storage":
-        storage = dict(after.get("storage") or {})
-        client = {**(storage.get(event.value) or {}), event.more.get("part", "process"): not gone}
-        after["storage"] = storage | {event.value: client}
-    elif event.what == "hardware" and event.value in BOARD_LEVELS:
+    match event.what:
+        case "silent":
+            change = {"silent": event.value}
+        case "ping" | "hang":
+            change = {"chips": _with(spec.get("chips"), str(event.chip), {event.what: event.value})}
+        case "storage":
+            part = event.more.get("part", "process")
+            change = {"storage": _with(spec.get("storage"), event.value, {part: not _is_over(event)})}
+        case "hardware":
+            change = {"hardware": _board_alarms(spec.get("hardware") or (), event)}
+        case "switch":
+            change = {"switch": _switch_faults(spec.get("switch") or (), event)}
+        case _:
+            change = {}
+    return {**spec, **change}
+
+
+def _is_over(event: SandboxEvent) -> bool:
+    return event.assertion == "recover"
+
+
+def _with(entries: Json | None, key: str, fields: Json) -> Json:
+    """Entries in which one has these fields beside those that it had."""
+    entries = entries or {}
+    return {**entries, key: {**(entries.get(key) or {}), **fields}}
+
+
+def _board_alarms(before: Sequence[Json], event: SandboxEvent) -> list[Json]:
+    """The alarms of a node's board: a level that is named replaces them all, a code is added or taken out."""
+    if event.value in BOARD_LEVELS:
         code = _like("node", event.value)
-        after["hardware"] = [{"device_type": "CPU", "device_id": 1, "code": code}] if code else []
-    elif event.what == "switch" and event.value in SWITCH_LEVELS:
+        return [{"device_type": "CPU", "device_id": 1, "code": code}] if code else []
+
+    alarm = {
+        "device_type": event.more.get("device", "CPU"),
+        "device_id": event.more.get("deviceId", 1),
+        "code": event.value.upper(),
+    }
+    others = [other for other in before if other != alarm]
+    return others if _is_over(event) else [*others, alarm]
+
+
+def _switch_faults(before: Sequence[Json], event: SandboxEvent) -> list[Json]:
+    """The faults of a node's switch: a level that is named replaces them all, a code is added or taken out."""
+    now_ms = int(time.time() * 1000)
+    if event.value in SWITCH_LEVELS:
         code = _like("switch", event.value)
-        fault = {"code": code, "chip": 0, "port": 0, "timeMs": int(time.time() * 1000)}
-        after["switch"] = [fault] if code else []
-    elif event.what == "hardware":
-        row = {
-            "device_type": event.more.get("device", "CPU"),
-            "device_id": event.more.get("deviceId", 1),
-            "code": event.value.upper(),
-        }
-        rest = [other for other in after.get("hardware") or () if other != row]
-        after["hardware"] = rest if gone else [*rest, row]
-    elif event.what == "switch":
-        row = {"code": event.value, "chip": event.more.get("switchChip", 0), "port": event.more.get("switchPort", 0)}
-        same = ("code", "chip", "port")
-        rest = [o for o in after.get("switch") or () if {k: o.get(k) for k in same} != row]
-        after["switch"] = rest if gone else [*rest, {**row, "timeMs": int(time.time() * 1000)}]
-    return after
+        return [{"code": code, "chip": 0, "port": 0, "timeMs": now_ms}] if code else []
+
+    fault = {"code": event.value, "chip": event.more.get("switchChip", 0), "port": event.more.get("switchPort", 0)}
+    others = [other for other in before if {key: other.get(key) for key in fault} != fault]
+    return others if _is_over(event) else [*others, {**fault, "timeMs": now_ms}]
 
 
 def _like(plane: str, level: str) -> str:

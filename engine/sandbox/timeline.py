@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -215,7 +215,6 @@ def _pairs(node: yaml.Node) -> Iterator[tuple[str, yaml.Node]]:
 
 def _event(row: yaml.Node, mistakes: list[YAMLProblem]) -> SandboxEvent | None:
     """Parse one row; its errors are added to ``mistakes``."""
-    before = len(mistakes)
     if type(row) is not yaml.MappingNode:
         mistakes.append(
             YAMLProblem("an event is a mapping, such as {at: 10s, node: node-1, chip: 3, code: …}", *place(row))
@@ -223,51 +222,91 @@ def _event(row: yaml.Node, mistakes: list[YAMLProblem]) -> SandboxEvent | None:
         return None
     try:
         fields = dict(_pairs(row))
+        what = _what_happens(row, fields)
     except YAMLProblem as fault:
         mistakes.append(fault)
         return None
-    kinds = [key for key in fields if key in KINDS and not (key == "pod" and "phase" in fields)]
-    if len(kinds) != 1:
-        known = ", ".join(KINDS)
-        none = f"does not say what happens: one of {known}"
-        text = f"gives {' and '.join(kinds)}: one event, one thing" if kinds else none
-        mistakes.append(YAMLProblem(text, *place(row)))
-        return None
-    what = kinds[0]
-    kind, read_values = KINDS[what], dict[str, Any]()
-    readers: dict[str, Callable[[Any], Any]] = {
-        "at": _moment, what: kind.read, **{key: _MORE[key] for key in kind.more},
-    }  # fmt: skip
-    readers |= {"node": _matches(_NAME, "node name")} if kind.node else {}
-    readers |= {"chip": _number(0, 1023)} if kind.chip else {}
-    readers |= {"assertion": _one_of(*kind.assertions)} if kind.assertions else {}
-    for key, node in fields.items():
-        if key not in readers:
-            ours = ", ".join(k for k in readers if k != what)
-            mistakes.append(YAMLProblem(f"{what} takes no {key!r:.80}; it takes {ours}", *place(node)))
-            continue
-        try:
-            read_values[key] = readers[key](_value(node))
-        except ValueError as error:
-            mistakes.append(YAMLProblem(f"{key}: {error}", *place(node)))
-    for key in ("at", *(["node"] if kind.node else []), *(["chip"] if kind.chip else [])):
-        if key not in fields:
-            mistakes.append(YAMLProblem(f"{what} needs {key}", *place(row)))
+
+    before = len(mistakes)
+    values = _read_fields(what, fields, mistakes)
+    mistakes += [YAMLProblem(f"{what} needs {key}", *place(row)) for key in _needed(what) if key not in fields]
     if len(mistakes) > before:
         return None
-    more = {key: value for key, value in read_values.items() if key not in _COMMON and key != what}
-    value = read_values[what]
+
+    kind, value = what, values[what]
+    more = {key: field for key, field in values.items() if key not in _COMMON and key != what}
     if what == "state":
-        what, value = _STATES[value]
+        kind, value = _STATES[value]
     elif what == "phase":
         if "pod" not in more:
             mistakes.append(YAMLProblem("phase needs pod", *place(row)))
             return None
-        what, value, more = "pod", more["pod"], {"phase": value}
+        kind, value, more = "pod", more["pod"], {"phase": value}
     return SandboxEvent(
-        read_values["at"], what, value, read_values.get("node", ""), read_values.get("chip"),
-        read_values.get("assertion", "occur"), more, place(row)[0],
-    )  # fmt: skip
+        at=values["at"],
+        what=kind,
+        value=value,
+        node=values.get("node", ""),
+        chip=values.get("chip"),
+        assertion=values.get("assertion", "occur"),
+        more=more,
+        line=place(row)[0],
+    )
+
+
+def _what_happens(row: yaml.Node, fields: Mapping[str, yaml.Node]) -> str:
+    """The kind of an event: the one field that says what happens. A pod with a phase is one event.
+
+    Raises:
+        YAMLProblem: no field says it, or several do.
+    """
+    kinds = [key for key in fields if key in KINDS and not (key == "pod" and "phase" in fields)]
+    if not kinds:
+        raise YAMLProblem(f"does not say what happens: one of {', '.join(KINDS)}", *place(row))
+    if len(kinds) > 1:
+        raise YAMLProblem(f"gives {' and '.join(kinds)}: one event, one thing", *place(row))
+    return kinds[0]
+
+
+def _read_fields(what: str, fields: Mapping[str, yaml.Node], mistakes: list[YAMLProblem]) -> dict[str, Any]:
+    """The values of an event's fields; those that it does not take or that cannot be read are mistakes."""
+    readers = _readers(what)
+    values: dict[str, Any] = {}
+    for key, node in fields.items():
+        if key not in readers:
+            known = ", ".join(field for field in readers if field != what)
+            mistakes.append(YAMLProblem(f"{what} takes no {key!r:.80}; it takes {known}", *place(node)))
+            continue
+        try:
+            values[key] = readers[key](_value(node))
+        except ValueError as error:
+            mistakes.append(YAMLProblem(f"{key}: {error}", *place(node)))
+    return values
+
+
+def _readers(what: str) -> dict[str, Callable[[Any], Any]]:
+    """How the fields that a kind of event takes are read."""
+    kind = KINDS[what]
+    readers: dict[str, Callable[[Any], Any]] = {"at": _moment, what: kind.read}
+    for key in kind.more:
+        readers[key] = _MORE[key]
+    if kind.node:
+        readers["node"] = _matches(_NAME, "node name")
+    if kind.chip:
+        readers["chip"] = _number(0, 1023)
+    if kind.assertions:
+        readers["assertion"] = _one_of(*kind.assertions)
+    return readers
+
+
+def _needed(what: str) -> Iterator[str]:
+    """The fields that an event must have beside the one that says what happens."""
+    kind = KINDS[what]
+    yield "at"
+    if kind.node:
+        yield "node"
+    if kind.chip:
+        yield "chip"
 
 
 def _moment(value: Any) -> float:

@@ -19,7 +19,8 @@ from belay.engine.model.cluster import Observed
 from belay.engine.model.plan import Plan
 from belay.engine.model.times import parse_rfc3339, rfc3339
 from belay.engine.plan import reservations_due
-from belay.engine.simulate.timeline import Event, apply_event
+from belay.engine.simulate.effects import apply_event
+from belay.engine.simulate.timeline import Event
 from belay.engine.simulate.world import World
 
 #: Most passes of a simulation.

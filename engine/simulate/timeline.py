@@ -15,27 +15,20 @@ ready and silent have the same meaning.
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from belay.engine.documents import Desired
 from belay.engine.documents.scalars import Code, Count, Document, Duration, Name
 from belay.engine.errors import InputError
 from belay.engine.load import yaml12
 from belay.engine.load.validation_errors import problems_of
-from belay.engine.model.diagnostics import ObjectKey
-from belay.engine.model.faults import CARD, NETWORK, PUBLIC, code_key
 from belay.engine.model.levels import (
     NODE_LEVELS,
-    SEPARATE,
     SWITCH_LEVELS,
-    SwitchLevel,
 )
 from belay.engine.simulate import surroundings
-from belay.engine.simulate.server import SimulatedServer
 from belay.engine.simulate.world import World
 
 MAX_BYTES: Final = 16 * 1024 * 1024
@@ -56,7 +49,8 @@ _TAKES: Final = {
 }  # fmt: skip
 #: Seconds for which an event with assertion ``once`` is reported.
 _ONCE_S: Final = 1.0
-_HARDWARE: Final = ("Healthy", *NODE_LEVELS)
+#: Levels of a node's board that an event may name; the first means healthy.
+BOARD_LEVELS: Final = ("Healthy", *NODE_LEVELS)
 _NODE_CODE: Final = r"[0-9A-Za-z]{8}"
 _SWITCH_CODE: Final = r"\[[0-9A-Za-z_.-]+(,[0-9A-Za-z_.-]+){3}\]"
 
@@ -81,7 +75,7 @@ class Event(Document):
     state: Literal["ready", "not-ready", "gone", "back", "silent", "speaking"] | None = None
     ready: bool | None = None
     silent: bool | None = None
-    hardware: str | None = Field(default=None, pattern=rf"^({'|'.join(_HARDWARE)}|{_NODE_CODE})$")
+    hardware: str | None = Field(default=None, pattern=rf"^({'|'.join(BOARD_LEVELS)}|{_NODE_CODE})$")
     device: str = Field(default="CPU", pattern=r"^[A-Za-z0-9 ./&-]{1,64}$")
     device_id: Small = 1
     switch: str | None = Field(default=None, pattern=rf"^({'|'.join(SWITCH_LEVELS)}|{_SWITCH_CODE})$")
@@ -149,13 +143,13 @@ class Event(Document):
         if what == "resetFails":
             return f"the next {self.reset_fails} resets on {self.node} fail"
         if what in ("state", "ready", "silent"):
-            return f"{self.node}: {_state_of(self)}"
+            return f"{self.node}: {state_of(self)}"
         if what == "public":
             return f"{self.node}: public fault {self.public} of {self.sender} {verb}"
         if what == "storage":
             return f"{self.node}: {self.storage} {self.part} error {verb}"
         said = self._said(what)
-        return f"{self.node}: {what} {said}" + ("" if said in (*_HARDWARE, *SWITCH_LEVELS) else f" {verb}")
+        return f"{self.node}: {what} {said}" + ("" if said in (*BOARD_LEVELS, *SWITCH_LEVELS) else f" {verb}")
 
 
 def to_alias(name: str) -> str:
@@ -163,7 +157,7 @@ def to_alias(name: str) -> str:
     return Event.model_fields[name].alias or name
 
 
-def _state_of(event: Event) -> str:
+def state_of(event: Event) -> str:
     """The value of ``state`` that an event has or abbreviates."""
     if event.ready is not None:
         return "ready" if event.ready else "not-ready"
@@ -272,113 +266,3 @@ def _same(one: Event, other: Event) -> bool:
     """Whether two events concern the same fault."""
     mine = (one.what, one.node, one.chip, one.code, one.storage, one.part)
     return mine == (other.what, other.node, other.chip, other.code, other.storage, other.part)
-
-
-def apply_event(world: World, event: Event) -> None:
-    """Apply an event to the world; an existing state stays."""
-    if event.pod is not None:
-        _pod(world, event)
-        return
-    server = world.nodes[event.node or ""]
-    gone, chip = event.assertion == "recover", event.chip or 0
-    match event.what:
-        case "code":
-            kind, level = _type_and_level(world.desired, (event.code or "").upper())
-            _on_chip(world, server, kind, chip, event.code or "", event.level or level, gone=gone)
-        case "network":
-            level = _type_and_level(world.desired, (event.network or "").upper())[1]
-            _on_chip(world, server, NETWORK, chip, event.network or "", event.level or level, gone=gone)
-        case "subHealth":
-            level = _type_and_level(world.desired, surroundings.SUB_HEALTH_CODE)[1]
-            _on_chip(world, server, CARD, chip, surroundings.SUB_HEALTH_CODE, level, gone=not event.sub_health)
-        case "drop":
-            level = _type_and_level(world.desired, surroundings.DROP_CODE)[1]
-            _on_chip(world, server, CARD, chip, surroundings.DROP_CODE, level, gone=not event.drop)
-        case "hang":
-            if not event.hang:
-                _on_chip(world, server, CARD, chip, surroundings.HANG_CODE, "", gone=True)
-        case "ping":
-            if event.ping != "unknown":
-                said = "occur" if event.ping == "lost" else "recover"
-                code, sender = surroundings.PING_CODE, surroundings.PING_SENDER
-                surroundings.public(world, server, code, said, sender=sender, chips=[chip])
-        case "storage":
-            if event.part == "process" or gone:
-                code = surroundings.STORAGE_CODES[event.storage or "", event.part]
-                sender = f"{event.storage}Storage"
-                surroundings.public(world, server, code, event.assertion, sender=sender, chips=server.ids[:32])
-        case "public":
-            surroundings.public(
-                world, server, event.public or "", event.assertion,
-                sender=event.sender, fault_id=event.fault_id, chips=sorted(set(event.chips)),
-            )  # fmt: skip
-        case "hardware" if event.hardware in _HARDWARE:
-            server.alarms = []
-            world.hardware(server, "" if event.hardware == "Healthy" else event.hardware)
-        case "hardware":
-            surroundings.alarm(world, server, event.hardware or "", event.device, event.device_id, gone=gone)
-        case "switch" if event.switch in SWITCH_LEVELS:
-            server.switch, server.switch_faults = "" if event.switch == SwitchLevel.NOT_HANDLE else event.switch, []
-            world.report(server)
-        case "switch":
-            place = (event.switch_chip, event.switch_port)
-            surroundings.switch(world, server, event.switch or "", *place, gone=gone)
-        case "resetFails":
-            server.reset_fails = event.reset_fails or 0
-        case _:
-            _state(world, server, _state_of(event))
-
-
-def _on_chip(world: World, server: SimulatedServer, kind: str, chip: int, code: str, level: str, *, gone: bool) -> None:
-    codes, name = server.plane(kind), code.upper()
-    if gone:
-        codes.get(chip, {}).pop(name, None)
-        if not codes.get(chip):
-            codes.pop(chip, None)
-    else:
-        codes.setdefault(chip, {})[name] = (round(world.now * 1000), level)
-    if not server.silent:
-        world.report(server)
-
-
-def _state(world: World, server: SimulatedServer, word: str) -> None:
-    match word:
-        case "ready" | "not-ready":
-            world.readiness(server, word == "ready")
-        case "gone":
-            world.remove(server)
-        case "back":
-            world.restore(server)
-        case _:
-            server.silent = word == "silent"
-
-
-def _pod(world: World, event: Event) -> None:
-    namespace, _, name = (event.pod or "").partition("/")
-    key = ObjectKey("v1", "Pod", namespace, name)
-    live = world.objects.get(key)
-    if live is None:
-        return
-    if event.phase == "Deleted":
-        world.evict(key, 0)
-        return
-    body = copy.deepcopy(live)
-    code = 0 if event.phase == "Succeeded" else event.exit
-    status: dict[str, Any] = body.setdefault("status", {})
-    status["phase"] = event.phase or "Failed"
-    status["containerStatuses"] = [
-        {"name": c["name"], "ready": False, "restartCount": 0, "state": {"terminated": {"exitCode": code}}}
-        for c in body["spec"].get("containers") or ()
-    ]
-    world.put(body)
-
-
-def _type_and_level(desired: Desired, code: str) -> tuple[str, str]:
-    """The fault type under which a device plugin reports a code, and the level of the shipped tables."""
-    table, public = desired.tables.get("chip"), desired.tables.get("public")
-    if table is not None and (level := table.level_of(code)) is not None:
-        network = any(code_key(k) == code_key(code) and d.plane is not None for k, d in table.details.items())
-        return (NETWORK if network else CARD), level
-    if public is not None and (level := public.level_of(code)) is not None:
-        return PUBLIC, level
-    return CARD, SEPARATE
