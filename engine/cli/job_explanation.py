@@ -177,7 +177,7 @@ def _faulty_pod(kind: str, pod: str, node: str, rank: str) -> dict[str, str]:
 
 
 def _story(job: _Job, plan: Plan) -> dict[str, Any]:
-    """Tell its recoveries in sentences, and which share of the job's time they left to training."""
+    """The recoveries in sentences, and the share of the job's time that they left to training."""
     body: dict[str, Any] = {}
     if sentences := recovery_sentences(job.memory):
         body["story"] = sentences

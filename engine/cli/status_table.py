@@ -151,7 +151,7 @@ def _held_back(status: PublishedStatus) -> Iterator[_Section | str]:
 
 
 def _findings(status: PublishedStatus) -> Iterator[_Section]:
-    """What shadow policies would do, and what is wrong with declarations."""
+    """What policies in shadow mode ask for, and what is wrong with declarations."""
     columns = ("policy", "change", "action", "budget", "what")
     yield _Section(("shadow policy", *columns[1:]), _picked(status.shadow, columns))
 
