@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 import random
 import re
 from collections.abc import Mapping
@@ -303,3 +304,9 @@ def forecast(before: Row, node: int = 2) -> Row:
 def _frame(after: float, events: list[str], actions: list[tuple[str, str]], patch: Row) -> Row:
     done = [{"action": action, "on": on, "reason": "FaultyChip", "message": ""} for action, on in actions]
     return {"time": at(after), "after": after, "events": events, "actions": done, "patch": patch}
+
+
+def every_text() -> str:
+    """Everything that the document and the answers say, as one text."""
+    answers = [document(), records({}), report(), branches(), plan("more-research"), forecast(document())]
+    return json.dumps([*answers, *(heat(by) for by in ("code", "chip", "node", "link"))], ensure_ascii=False)

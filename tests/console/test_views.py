@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ SHOWN = {
     "faults": "Repeat offenders",
     "time": "deletion of research/AscendJob/old-run waits for a confirmation",
 }
+ENGLISH = re.compile(r"[A-Za-z]{2,}(?: [a-z]{2,}){2,}")
 
 
 def violations(page: Any) -> list[str]:
@@ -146,6 +148,13 @@ def test_the_page_speaks_chinese(pages: Pages, shared_site: Site) -> None:
     assert page.locator("html").get_attribute("lang") == "zh-CN"
     assert page.title().startswith("芯片图")
     assert violations(page) == []
+    # English words in a row are the engine's and the repository's own: reasons, findings, subjects of commits, history
+    said = sample.every_text()
+    for view in SHOWN:
+        page.goto(f"{shared_site.address}/console/#/{view}")
+        page.wait_for_function("view => document.querySelector('nav [aria-current]').href.includes(view)", arg=view)
+        shown = page.locator("body").inner_text()
+        assert [words for words in ENGLISH.findall(shown) if words not in said] == [], view
 
 
 def test_the_plan_of_a_branch_and_its_diff(pages: Pages, shared_site: Site) -> None:
