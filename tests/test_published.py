@@ -153,6 +153,15 @@ def test_names_for_completion_are_kept_and_offered(tmp_path: Path, monkeypatch: 
     found = known_names.names_of(PublishedCluster(config_maps(WORLDS["jobs that run"]), NOW))
     assert found["node"][0] == "node-00000" and "node-00000/Ascend910-7" in found["chip"]
     assert found["job"] == ["train/job-00000", "train/job-00001"] and found["queue"] == ["default"]
+    assert found["policy"] == found["isolation"] == [], "nothing is declared"
+    maps = config_maps(WORLDS["jobs that run"])
+    (sync,) = [one for one in maps if one["metadata"]["name"] == names.SYNC]
+    place = {"file": "policies/a.yaml", "line": 1}
+    sync["data"]["places.json"] = json.dumps({"FaultPolicy/gentle": place, "Isolation/fan": place})
+    declared = known_names.names_of(PublishedCluster(maps, NOW))
+    assert (declared["policy"], declared["isolation"], declared["budget"]) == (["gentle"], ["fan"], [])
+    known_names._write(known_names.cache_file(None, None), declared)
+    assert known_names._offered(Asked(), "policie", "gen") == ["gentle"]  # type: ignore[arg-type]
     known_names._write(known_names.cache_file(None, None), found)
     offered = known_names._offered(Asked(), "job", "job-00001")  # type: ignore[arg-type]
     assert offered == ["job-00001"]

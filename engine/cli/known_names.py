@@ -1,4 +1,4 @@
-"""Names for the shell's completion: nodes, chips, jobs, queues, pools and revisions of the cluster.
+"""Names for the shell's completion: nodes, chips, jobs, queues, pools, revisions and Belay's own documents.
 
 A shell asks at every Tab, so names are kept in a file of the user's cache. What is older than some seconds is still
 offered, and read again by a process of its own for the next Tab; only the first time the cluster is asked at once.
@@ -30,7 +30,9 @@ _MOST_BYTES: Final = 16 * 1024 * 1024
 _MOST_SHOWN: Final = 500
 
 #: Kinds whose rows are asked for by the names of another kind; the plural's last letter is gone.
-_NAMED_AS: Final = {"fault": "chip", "vnpu": "chip", "recoverie": "job", "order": "chip"}
+_NAMED_AS: Final = {"fault": "chip", "vnpu": "chip", "recoverie": "job", "order": "chip", "policie": "policy"}
+#: Belay's own documents whose names are asked for, by kind; their places in Git are published.
+_DOCUMENTS: Final = {"policy": "FaultPolicy", "isolation": "Isolation", "budget": "SafetyBudget"}
 
 Names = dict[str, list[str]]
 
@@ -107,12 +109,19 @@ def refresh(kubeconfig: str | None, context: str | None) -> Names:
 
 def names_of(found: Any) -> Names:
     """The names that a published cluster holds, by kind."""
+    from belay.engine.wire import names, sync
+
     layout = found.layout
+    places = sync.parse_places(found.of(names.SYNC).get(names.SYNC) or {})
+    documents = {
+        kind: sorted(place.partition("/")[2] for place in places if place.startswith(f"{written}/"))
+        for kind, written in _DOCUMENTS.items()
+    }
     prefixes = layout.columns["prefix"]
     chips = [
         f"{node}/{prefixes[at]}{index}" for at, node in enumerate(layout.names) for index in layout.ids[at]
     ]  # fmt: skip
-    return {
+    return documents | {
         "node": list(layout.names),
         "chip": chips,
         "job": [f"{key.split('/')[0]}/{key.split('/')[2]}" for key in found.jobs],
