@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 
 from belay.engine.cli import main
 from belay.engine.cli.acts import isolations, jobs
+from belay.engine.cli.acts.deadline import finish
 from belay.engine.cli.acts.effects import effect
 from belay.engine.cli.acts.targets import target
 from belay.engine.cli.acts.verbs import OF_NOTHING
@@ -44,7 +46,13 @@ def test_the_jobs_that_move_or_wait_are_named_with_what_is_lost(cluster: str) ->
     first, *rest = effect(files, after, cluster, None)
     assert first.startswith("plan: ") and "running pod" in first and "chip-hours lost" in first
     assert any("AscendJob default/pretrain" in line for line in rest)
-    assert any("leaves node-1" in line and "Isolation" in line for line in rest)
+    assert any("leaves node-1 2026-" in line and "Isolation" in line for line in rest)
+    # when each thing happens: the job runs again, the chips are free, and from when that is counted
+    (placed,) = [line for line in rest if "AscendJob default/pretrain" in line]
+    assert re.search(r"moved on node-2 8 chips, node-3 8 chips, bound 2026-\S+Z \(in \d+s\)", placed)
+    assert any(re.match(r"  node-1: 8 chips empty by 2026-\S+Z \(in \d+s\), grace", line) for line in rest)
+    assert rest[-1] == "  times are the simulation's, counted from when the commit is in force"
+    assert re.match(r"node-1 is empty by 2026-\S+Z \(in \d+s, ", finish(after, ["node-1"], cluster, None))
 
 
 def test_a_job_that_would_wait_is_named_with_its_way_out(cluster: str) -> None:
@@ -54,6 +62,9 @@ def test_a_job_that_would_wait_is_named_with_its_way_out(cluster: str) -> None:
     first, job = effect(files, after, cluster, None)
     assert first == "plan: 1 job left waiting"
     assert "pretrain: waiting: " in job and "needs " in job, job
+    assert job.endswith("; when it starts is not known")
+    stays = finish(after, ["node-1"], cluster, None)
+    assert stays.startswith("when node-1 will be empty is not known: default/pretrain-master-0 stays on node-1: ")
 
 
 def test_a_change_without_effect_says_so(cluster: str) -> None:

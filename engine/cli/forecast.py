@@ -59,7 +59,8 @@ class JobOutcome(msgspec.Struct, frozen=True):
 class Eviction(msgspec.Struct, frozen=True, rename="camel"):
     """A running pod that is evicted: after how many seconds, why, and the work lost with it in chip-hours.
 
-    The lost work is the time since the pod started, or since its newest checkpoint if it reports one.
+    The lost work is the time since the pod started, or since its newest checkpoint if it reports one. ``ended``:
+    seconds until its chips are free at the latest, its grace time included.
     """
 
     namespace: str
@@ -71,6 +72,7 @@ class Eviction(msgspec.Struct, frozen=True, rename="camel"):
     reason: str
     message: str
     chip_hours_lost: float
+    ended: float = 0.0
 
 
 class Pruned(msgspec.Struct, frozen=True, rename="camel"):
@@ -232,8 +234,9 @@ class ForecastWatcher:
         if reason != SCALED:
             self.hit.add(gang or job)
         after = round(now - self.start, 3)
+        ended = round(after + pod.grace_seconds, 3)
         self.evicted.append(
-            Eviction(pod.namespace, pod.name, name, pod.node, len(pod.chips), after, reason, message, hours)
+            Eviction(pod.namespace, pod.name, name, pod.node, len(pod.chips), after, reason, message, hours, ended)
         )
 
 

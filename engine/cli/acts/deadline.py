@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from belay.engine.cli.ages import length
 from belay.engine.cli.forecast import Forecast, forecast
 from belay.engine.cli.inputs import LIVE, cluster_items
 from belay.engine.cli.staying import ADD_LABEL, unlabelled
-from belay.engine.errors import InputError
+from belay.engine.errors import BelayError, InputError
 from belay.engine.gangs.grouping import group
+from belay.engine.kube.credentials import names_cluster
 from belay.engine.model.actions import EvictPod
 from belay.engine.model.cluster import Observed, Pod
 from belay.engine.model.plan import Plan
@@ -22,6 +24,7 @@ from belay.engine.replay.offline import plan_offline
 
 _SHOWN: Final = 5
 _UNDECIDED: Final = "a person decides"
+_UNFORESEEN: Final = "nothing in the simulation moves it"
 
 
 class DrainedPod(NamedTuple):
@@ -46,6 +49,49 @@ def promise(
     Raises:
         InputError: running work cannot have left by then; it says which, and when.
     """
+    rows, now = _drained(after, nodes, cluster, kubeconfig)
+    if rows is None:
+        raise InputError(
+            "it cannot be foretold when they are empty: no node has a device report", where=", ".join(nodes),
+            hint="Leave --by out",
+        )  # fmt: skip
+    return sentence(rows, nodes, deadline, now)
+
+
+def finish(after: Mapping[str, bytes], nodes: Sequence[str], cluster: str | None, kubeconfig: str | None) -> str:
+    """When nodes are empty, or that it is not known and why; empty where no cluster could be asked."""
+    if cluster is None and not names_cluster(kubeconfig):
+        return ""
+    try:
+        rows, now = _drained(after, nodes, cluster, kubeconfig)
+    except BelayError:
+        return ""  # the plan above says that it was not made, and why
+    where = ", ".join(nodes)
+    if rows is None:
+        return f"when {where} will be empty is not known: no node has a device report"
+
+    staying = [row for row in rows if row.end is None]
+    if staying:
+        shown = "; ".join(
+            f"{row.pod} stays on {row.node}{f' ({row.why})' if row.why else ''}" for row in staying[:_SHOWN]
+        )
+        more = f"; and {len(staying) - _SHOWN} more" if len(staying) > _SHOWN else ""
+        return f"when {where} will be empty is not known: {shown}{more}"
+    verb = "is" if len(nodes) == 1 else "are"
+    if not rows:
+        return f"{where} {verb} empty already, and no new pod comes once this is in force"
+    last = max(row.end for row in rows if row.end is not None)
+    chips = sum(row.chips for row in rows)
+    return (
+        f"{where} {verb} empty by {rfc3339(round(last))} (in {length(last - now)}, grace times included): "
+        f"{counted(len(rows), 'pod')} with {counted(chips, 'chip')} {'leaves' if len(rows) == 1 else 'leave'}"
+    )
+
+
+def _drained(
+    after: Mapping[str, bytes], nodes: Sequence[str], cluster: str | None, kubeconfig: str | None
+) -> tuple[list[DrainedPod] | None, float]:
+    """The pods that hold chips of the nodes, and the time of the plan; None where nothing can be simulated."""
     items, clock, now = cluster_items(cluster or LIVE, None, kubeconfig)
     with tempfile.TemporaryDirectory(prefix="belay-drain-") as folder:
         for path, data in after.items():
@@ -57,12 +103,9 @@ def promise(
         )
         played = forecast(plan, desired, items)
     if played is None:
-        raise InputError(
-            "it cannot be foretold when they are empty: no node has a device report", where=", ".join(nodes),
-            hint="Leave --by out",
-        )  # fmt: skip
+        return None, plan.now
     holding = [pod for pod in observed.pods.values() if pod.node in nodes and pod.holds_chips and pod.chips]
-    return sentence(departures(holding, plan, played, observed), nodes, deadline, plan.now)
+    return departures(holding, plan, played, observed), plan.now
 
 
 def departures(holding: Sequence[Pod], plan: Plan, played: Forecast, observed: Observed) -> list[DrainedPod]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from belay.engine.cli.ages import length
+from belay.engine.model.times import parse_rfc3339, rfc3339
 from belay.engine.model.wording import counted
 
 if TYPE_CHECKING:
+    from belay.engine.cli.forecast import Eviction
     from belay.engine.cli.review.comparison import JobChange, Review
 
 NO_CLUSTER: Final = "none"
@@ -91,13 +94,38 @@ def _lines(found: Review) -> Iterator[str]:
         return
     # findings were said already
     yield f"plan: {summary(_without_findings(found))}"
-    yield from _first(map(_job, found.jobs), len(found.jobs))
-    yield from _first((f"  {one.namespace}/{one.pod} leaves {one.node}: {one.message}" for one in found.evicted),
-                      len(found.evicted))  # fmt: skip
+    now = parse_rfc3339(found.now)
+    yield from _first((_job(job, now) for job in found.jobs), len(found.jobs))
+    yield from _first((_leaving(one, now) for one in found.evicted), len(found.evicted))
+    emptied = _emptied(found.evicted)
+    yield from _first(
+        (f"  {node}: {counted(chips, 'chip')} empty by {_moment(end, now)}, grace times included"
+         for node, (chips, end) in emptied.items()), len(emptied),
+    )  # fmt: skip
     yield from _first(
         (f"  {one.kind}/{one.name} {'is deleted' if one.after is not None else f'is held by {one.held_by}'}"
          for one in found.pruned), len(found.pruned),
     )  # fmt: skip
+    if emptied or any(job.after is not None and job.after.after is not None for job in found.jobs):
+        yield "  times are the simulation's, counted from when the commit is in force"
+
+
+def _leaving(one: Eviction, now: float) -> str:
+    return f"  {one.namespace}/{one.pod} leaves {one.node} {_moment(one.after, now)}: {one.message}"
+
+
+def _emptied(evicted: Sequence[Eviction]) -> dict[str, tuple[int, float]]:
+    """Of each node, how many chips its leaving pods hold, and after how many seconds the last of them has ended."""
+    found: dict[str, tuple[int, float]] = {}
+    for one in sorted(evicted, key=lambda one: one.node):
+        chips, end = found.get(one.node, (0, 0.0))
+        found[one.node] = chips + one.chips, max(end, one.ended)
+    return found
+
+
+def _moment(after: float, now: float) -> str:
+    """``at once``, or a time and in how long that is."""
+    return "at once" if after < 1 else f"{rfc3339(round(now + after))} (in {length(after)})"
 
 
 def _first(lines: Iterator[str], total: int) -> Iterator[str]:
@@ -108,7 +136,7 @@ def _first(lines: Iterator[str], total: int) -> Iterator[str]:
         yield line
 
 
-def _job(change: JobChange) -> str:
+def _job(change: JobChange, now: float) -> str:
     from belay.engine.cli.forecast import WAITING
 
     name, after = f"  {change.kind} {change.namespace}/{change.name}", change.after
@@ -119,9 +147,12 @@ def _job(change: JobChange) -> str:
         f"{node} {counted(len(chips), 'chip')}" if chips else node for node, chips in sorted(after.nodes.items())
     )
     if places and after.outcome != WAITING:
-        return f"{name}: {after.outcome} on {places}{was}"
+        bound = f", bound {_moment(after.after, now)}" if after.after is not None else ""
+        return f"{name}: {after.outcome} on {places}{bound}{was}"
+    why = f": {after.message}" if after.message else ""
     way_out = f"; {after.unblock}" if after.unblock else ""
-    return f"{name}: {after.outcome}{f': {after.message}' if after.message else ''}{way_out}{was}"
+    unknown = "; when it starts is not known" if after.outcome == WAITING else ""
+    return f"{name}: {after.outcome}{why}{way_out}{unknown}{was}"
 
 
 def _without_findings(found: Review) -> Review:

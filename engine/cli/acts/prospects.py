@@ -56,7 +56,8 @@ class Prospect:
         after = _merged(files, changed)
         cluster, kubeconfig = self.options["cluster"], self.options["kubeconfig"]
         lines = effect(files, after, cluster, kubeconfig, self.refused) if changed else []
-        return [*lines, self.promise(after)] if self.promise is not None else lines
+        said = self.promise(after) if self.promise is not None else ""
+        return [*lines, said] if said else lines
 
     def again(self, clone: Clone, edit: RepositoryEdit, shown: Sequence[str], between: Sequence[CommitBetween]) -> None:
         """Say what others pushed first, and look at the commit on top of it: it has not been pushed yet.

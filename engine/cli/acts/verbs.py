@@ -99,16 +99,18 @@ def drain(nodes: tuple[str, ...], by: str | None, reason: str, until: str | None
     nodes = tuple(one.node for one in named)
 
     def promise(after: Mapping[str, bytes]) -> str:
+        from belay.engine.cli.acts.deadline import finish
         from belay.engine.cli.acts.deadline import promise as promised
 
-        assert deadline is not None
+        if deadline is None:
+            return finish(after, nodes, options["cluster"], options["kubeconfig"])
         return promised(after, nodes, deadline, options["cluster"], options["kubeconfig"])
 
     reason = f"{reason}, empty by {rfc3339(deadline)}" if deadline is not None else reason
     act(
         options,
         lambda files: isolations.isolate(files, named, reason, end),
-        promise=promise if deadline else None,
+        promise=promise if options["cluster"] != "none" else None,
         refused=OF_NOTHING,
     )
 
