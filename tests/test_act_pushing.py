@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,25 @@ def test_what_is_staged_stays_staged_where_a_hook_refuses_the_commit(clone: Path
         done = run(clone, *words, "--cluster", "none")
         assert done.exit_code == 2 and "git commit failed" in done.output, done.output
         assert git(clone, "status", "--porcelain") == "A  mine"
+
+
+def test_a_clone_that_lacks_documents_or_history_says_how_to_get_them(clone: Path) -> None:
+    remote = clone.parent / "remote.git"
+    sparse, shallow = clone.parent / "sparse", clone.parent / "shallow"
+    git(clone, "commit", "-q", "--allow-empty", "-m", "Later")
+    git(clone, "push", "-q")
+    git(clone.parent, "clone", "-q", "--sparse", str(remote), str(sparse))
+    git(sparse, "sparse-checkout", "set", "desired/pools")
+    done = run(sparse, "scale", "pretrain", "3", "--cluster", "none", "--dry-run")
+    said = " ".join(done.output.split())
+    assert done.exit_code == 2 and "a sparse checkout leaves out" in said, done.output
+    (way_out,) = re.findall(r"git (sparse-checkout add \S+ \S+)", said)
+    git(sparse, *way_out.split())
+    assert run(sparse, "scale", "pretrain", "3", "--cluster", "none", "--dry-run").exit_code == 0
+
+    git(clone.parent, "clone", "-q", "--depth", "1", f"file://{remote}", str(shallow))
+    done = run(shallow, "rollback", "--cluster", "none", "--dry-run")
+    assert done.exit_code == 2 and "This clone is shallow: git fetch --unshallow" in " ".join(done.output.split())
 
 
 def local_work(clone: Path) -> None:

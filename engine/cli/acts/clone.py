@@ -14,6 +14,7 @@ from typing import Final
 
 from belay.engine.errors import BelayError, InputError
 from belay.engine.log import redact
+from belay.engine.model.wording import counted
 
 _SECONDS: Final = 120.0
 _MOST: Final = 2000
@@ -60,6 +61,20 @@ class Clone:
             raise InputError(f"{len(changed.splitlines())} of the files to edit have uncommitted changes",
                              where=changed.splitlines()[0][3:], hint="Commit or stash them first",
                              code="UncommittedChanges")  # fmt: skip
+
+    def check_whole(self) -> None:
+        """Raises InputError where a sparse checkout leaves documents out: an act would be planned without them."""
+        if self.setting("core.sparseCheckout") != "true":
+            return
+        rooms = self._rooms()
+        listed = self.git("ls-files", "-t", "-z", "--", *rooms, at=self.root).stdout.split("\0")
+        left_out = [row[2:] for row in listed if row.startswith("S ")]
+        if left_out:
+            raise InputError(
+                f"a sparse checkout leaves out {counted(len(left_out), 'file')} of desired/ and policies/, "
+                "so what the act does cannot be planned",
+                where=left_out[0], hint=f"git sparse-checkout add {' '.join(rooms)}",
+            )  # fmt: skip
 
     def check_author(self) -> None:
         """Raises InputError if Git does not know who commits here."""
@@ -127,7 +142,9 @@ class Clone:
         """The full id of a commit. Raises InputError where there is none."""
         done = self.git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", check=False)
         if done.returncode:
-            raise InputError("there is no such commit here", where=revision, hint="git fetch, or git log --oneline")
+            shallow = self.git("rev-parse", "--is-shallow-repository", check=False).stdout.strip() == "true"
+            hint = "This clone is shallow: git fetch --unshallow" if shallow else "git fetch, or git log --oneline"
+            raise InputError("there is no such commit here", where=revision, hint=hint)
         return done.stdout.strip()
 
     def contains(self, later: str, commit: str) -> bool:

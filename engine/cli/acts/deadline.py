@@ -72,9 +72,7 @@ def finish(after: Mapping[str, bytes], nodes: Sequence[str], cluster: str | None
 
     staying = [row for row in rows if row.end is None]
     if staying:
-        shown = "; ".join(
-            f"{row.pod} stays on {row.node}{f' ({row.why})' if row.why else ''}" for row in staying[:_SHOWN]
-        )
+        shown = "; ".join(f"{row.pod} stays on {row.node}: {row.why or _UNFORESEEN}" for row in staying[:_SHOWN])
         more = f"; and {len(staying) - _SHOWN} more" if len(staying) > _SHOWN else ""
         return f"when {where} will be empty is not known: {shown}{more}"
     verb = "is" if len(nodes) == 1 else "are"

@@ -306,6 +306,7 @@ def act(
     from belay.engine.errors import InputError
 
     clone = Clone(options["repo"])
+    clone.check_whole()
     how = publication(clone, options)
     files = clone.files()
     edit = change(files)
