@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -113,10 +113,7 @@ def names_of(found: Any) -> Names:
 
     layout = found.layout
     places = sync.parse_places(found.of(names.SYNC).get(names.SYNC) or {})
-    documents = {
-        kind: sorted(place.partition("/")[2] for place in places if place.startswith(f"{written}/"))
-        for kind, written in _DOCUMENTS.items()
-    }
+    documents = {kind: _declared(places, written) for kind, written in _DOCUMENTS.items()}
     prefixes = layout.columns["prefix"]
     chips = [
         f"{node}/{prefixes[at]}{index}" for at, node in enumerate(layout.names) for index in layout.ids[at]
@@ -129,6 +126,11 @@ def names_of(found: Any) -> Names:
         "queue": [str(row["queue"]) for row in found.answer("queues").rows],
         "revision": [str(row["revision"])[:12] for row in found.answer("revisions").rows if row["revision"]],
     }
+
+
+def _declared(places: Iterable[str], kind: str) -> list[str]:
+    """The names of a kind's documents among ``Kind/name``."""
+    return sorted(place.partition("/")[2] for place in places if place.startswith(f"{kind}/"))
 
 
 def _refresh_later(kubeconfig: str | None, context: str | None) -> None:
