@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from belay.engine.cli import main
-from belay.engine.cli.label_selectors import LabelSelector
+from belay.engine.cli.label_selectors import LabelSelector, chosen
 from belay.engine.errors import InputError
 from belay.engine.kube.resources import resource_of
 from belay.engine.sandbox import definitions
@@ -106,6 +106,13 @@ def test_labels_choose_rows(clusters: dict[str, list[str]], where: str) -> None:
     assert len(names("chips", "-l", "rack=r1")) == 16
     assert names("jobs", "-l", "team=nlp") == ["job/train/AscendJob/job-00001"]
     assert names("jobs", "-l", "team!=nlp") == ["job/train/AscendJob/job-00000"]
+
+
+def test_a_job_of_kubernetes_is_not_taken_for_a_volcano_job_of_its_name() -> None:
+    metadata = {"namespace": "train", "name": "llm"}
+    found = chosen("jobs", [{"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata}])
+    assert found.has({"namespace": "train", "kind": "Job.batch", "name": "llm"})
+    assert not found.has({"namespace": "train", "kind": "Job", "name": "llm"})
 
 
 def test_what_labels_do_not_choose_is_said() -> None:

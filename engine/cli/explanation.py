@@ -24,9 +24,7 @@ from belay.engine.status.jobs import graded, impact
 from belay.engine.status.links import summary
 from belay.engine.wire.links import name_of as link_orders
 
-_COMPARED: Final = 5000
 _MAX_LINKS: Final = 50
-_MAX_NODES: Final = 10
 
 
 def explain(kind: str, name: str, plan: Plan, observed: Observed, desired: Desired | None = None) -> dict[str, Any]:
