@@ -231,6 +231,11 @@ def read_strategies(annotations: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",")) if text else ()
 
 
+def names_scaling_rule(labels: Mapping[str, str]) -> bool:
+    """Whether a job names a scaling rule; cheaper than all options where most of thousands name none."""
+    return SCALING_RULE in labels
+
+
 def stated_chips(block: BlockSize | None, default: int) -> int:
     """The chips of a block; ``default`` where the job states none."""
     return block.chips if block is not None and block.written else default

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from belay.engine.model.codes.passes import PassCode
-from belay.engine.model.job_options import JobOptions, read_options
+from belay.engine.model.job_options import JobOptions, names_scaling_rule, read_options
 from belay.engine.model.labels import SCALING_RULE
 from belay.engine.model.unstructured import nested_map, string_map
 from belay.engine.plan.jobs import podgroup
@@ -72,15 +72,17 @@ def _running(context: ExpansionContext, namespace: str, wanted: JobOptions) -> M
     members: dict[str, str] = {}
     for key in context.kinds.get((POD_GROUP_API, "PodGroup"), ()):
         raw = context.scope.observed.objects[key]
-        options = read_options(string_map(nested_map(raw, "metadata").get("labels")), {})
-        mine = key.namespace == namespace and _scale_together(wanted, options)
-        if mine and nested_map(raw, "status").get("phase") == "Running":
+        if key.namespace != namespace or nested_map(raw, "status").get("phase") != "Running":
+            continue
+        labels = string_map(nested_map(raw, "metadata").get("labels"))
+        if names_scaling_rule(labels) and _scale_together(wanted, options := read_options(labels, {})):
             members[key.name] = options.scaling_group
 
     for job in context.jobs(*_ASCEND_JOB):
+        if job.key.namespace != namespace or not names_scaling_rule(job.labels):
+            continue
         options = job.options
-        mine = job.key.namespace == namespace and _scale_together(wanted, options)
-        if mine and _has_started(context, job):
+        if _scale_together(wanted, options) and _has_started(context, job):
             members[podgroup.name_of(job)] = options.scaling_group
     return Counter(members.values())
 
