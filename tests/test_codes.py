@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from click import Choice, Context
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
@@ -131,6 +132,17 @@ def test_every_level_notice_and_kind_of_action_has_a_row() -> None:
     assert set(LEVELS) == {*FaultLevel, *NodeLevel, *SwitchLevel, *SwitchTableLevel}
     assert set(NOTICES) == set(NoticeEvent)
     assert set(KINDS_OF_ACTION) == {one.__struct_config__.tag for one in get_args(AnyAction)}
+
+
+def test_the_kinds_that_rows_ask_for_exist() -> None:
+    rows = [row for group in GROUPS for row in group.rows.values()]
+    said = " ".join(f"{row.causes} {row.way_out}" for row in rows)
+    get = main.get_command(Context(main), "get")
+    assert get is not None and isinstance(get.params[0].type, Choice)
+    kinds = {"get": {*get.params[0].type.choices, "lists"}, "explain": set(KINDS)}
+    asked = set(re.findall(r"belay (get|explain) ([a-z]+)", said))
+    assert ("get", "faults") in asked
+    assert [f"belay {verb} {kind}" for verb, kind in sorted(asked) if kind not in kinds[verb]] == []
 
 
 def _values(call: ast.Call) -> int:

@@ -141,7 +141,7 @@ PASSES: Final[Mapping[str, Row]] = {
     PassCode.HELD: Row(
         "A chip or node is kept out of use by a hold.",
         "A person's isolation, repeated faults, a reset that is pending or has failed.",
-        "belay get holds lists each with its end; belay release ends one made by hand.", "concepts/hold.md",
+        "belay explain chip NODE/CHIP says when each ends; belay release ends one made by hand.", "concepts/hold.md",
     ),
     PassCode.RESETS_IN_VAIN: Row(
         "A fault is still there after all resets and a reboot that the policy allows.",
