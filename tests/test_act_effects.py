@@ -69,7 +69,15 @@ def test_a_job_that_would_wait_is_named_with_its_way_out(cluster: str) -> None:
 
 def test_a_change_without_effect_says_so(cluster: str) -> None:
     files = {f"desired/{path}": data for path, data in load_directory(ROOT / "desired").items()}
-    assert effect(files, files, cluster, None) == ["plan: nothing changes"]
+    assert effect(files, files, cluster, None) == ["plan: no job, node or chip changes"]
+
+
+def test_chips_that_a_change_isolates_or_cuts_are_counted(cluster: str) -> None:
+    files = {f"desired/{path}": data for path, data in load_directory(ROOT / "desired").items()}
+    edit = isolations.isolate(files, [target("node-2/6"), target("node-2/7")], "fan", None)
+    after = {**files, **{path: data for path, data in edit.files.items() if data is not None}}
+    assert ", 2 chips isolated, " in effect(files, after, cluster, None)[0]
+    assert effect(after, files, cluster, None)[0] == "plan: no job, node or chip changes", "nothing was isolated yet"
 
 
 def test_a_node_that_the_cluster_has_not_is_said(cluster: str) -> None:
@@ -77,7 +85,10 @@ def test_a_node_that_the_cluster_has_not_is_said(cluster: str) -> None:
     edit = isolations.isolate(files, [target("node-99")], "fan", None)
     after = {**files, **{path: data for path, data in edit.files.items() if data is not None}}
     said, plan = effect(files, after, cluster, None)
-    assert "warning: the cluster has no node node-99: did you mean node-" in said and plan == "plan: nothing changes"
+    assert (
+        "warning: the cluster has no node node-99: did you mean node-" in said
+        and plan == "plan: no job, node or chip changes"
+    )
 
 
 @pytest.mark.parametrize(

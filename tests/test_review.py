@@ -353,7 +353,7 @@ def grown(state: Path) -> None:
 def test_a_review_says_what_the_change_does_and_nothing_of_what_was_so_before(state: Path, cluster: str) -> None:
     same = belay("--desired", str(state), "--base", "origin/main", "--cluster", cluster)
     assert same.exit_code == 0, same.output
-    assert "### Belay: nothing changes" in same.stdout
+    assert "### Belay: no job, node or chip changes" in same.stdout
 
     grown(state)
     result = belay("--desired", str(state), "--base", "origin/main", "--cluster", cluster, "-o", "json")

@@ -19,6 +19,14 @@ LONGEST: Final = 300
 """Characters of one text; the rest stands in `belay plan`."""
 _PLACES: Final = 6
 _SEVERITIES: Final = {"error": "❌ error", "warning": "⚠️ warning", "info": "info"}
+_HARDWARE: Final = {
+    "IsolateNode": ("node", "isolated"),
+    "IsolateChip": ("chip", "isolated"),
+    "ReleaseNode": ("node", "released"),
+    "ReleaseChip": ("chip", "released"),
+    "ResetChips": ("chip", "reset"),
+    "PartitionChip": ("chip", "cut anew"),
+}
 _Row = Sequence[str]
 _T = TypeVar("_T")
 
@@ -54,13 +62,22 @@ def summary(review: Review) -> str:
     ):
         if number:
             parts.append(f"{counted(number, 'job')} {words}")
+    parts.extend(_ordered(review))
     if review.evicted:
         plural = "" if review.chip_hours_lost == 1 else "s"
         lost = f"{review.chip_hours_lost:g} chip-hour{plural} lost"
         parts.append(f"{counted(len(review.evicted), 'running pod')} evicted ({lost})")
     if review.pruned:
         parts.append(f"{counted(len(review.pruned), 'object')} pruned")
-    return ", ".join(parts) or "nothing changes"
+    return ", ".join(parts) or "no job, node or chip changes"
+
+
+def _ordered(review: Review) -> Iterator[str]:
+    """What becomes of nodes and chips at once, a kind each."""
+    for kind, (noun, words) in _HARDWARE.items():
+        changes = [one for one in review.hardware if one.kind == kind]
+        if number := len(changes) if noun == "node" else sum(len(one.chips) for one in changes):
+            yield f"{counted(number, noun)} {words}"
 
 
 def code(text: object) -> str:

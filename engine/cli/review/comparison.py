@@ -9,6 +9,14 @@ import msgspec
 
 from belay.engine.cli.forecast import Eviction, Forecast, JobOutcome, Pruned, end_of, forecast
 from belay.engine.cli.invocation import debugging
+from belay.engine.model.actions import (
+    IsolateChip,
+    IsolateNode,
+    PartitionChip,
+    ReleaseChip,
+    ReleaseNode,
+    ResetChips,
+)
 from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.model.plan import Plan
 from belay.engine.model.times import rfc3339
@@ -36,9 +44,19 @@ class JobChange(msgspec.Struct, frozen=True, rename="camel"):
     before: JobOutcome | None
 
 
+class HardwareChange(msgspec.Struct, frozen=True, rename="camel"):
+    """What the change orders at once of chips (``chips`` of one ``node``), or of a whole node: then they are empty.
+    ``kind`` is that of the action."""
+
+    kind: str
+    node: str
+    chips: tuple[str, ...] = ()
+
+
 class Review(msgspec.Struct, frozen=True, rename="camel"):
     """What a reviewer reads.
 
+    ``hardware`` is what its first pass orders of nodes and chips, and the pass without it does not.
     ``evicted`` and ``pruned`` are what the change causes; what happens without it too is only counted
     (``evicted_anyway``, ``pruned_anyway``), as are jobs that end the same (``unchanged``). ``chip_hours_lost`` is of
     the pods in ``evicted``. ``notes`` say what could not be looked at. ``planned``: a cluster was given.
@@ -48,6 +66,7 @@ class Review(msgspec.Struct, frozen=True, rename="camel"):
     fixed: int
     jobs: tuple[JobChange, ...] = ()
     unchanged: int = 0
+    hardware: tuple[HardwareChange, ...] = ()
     evicted: tuple[Eviction, ...] = ()
     evicted_anyway: int = 0
     pruned: tuple[Pruned, ...] = ()
@@ -131,9 +150,31 @@ def review(
         return plan, played
 
     plan, after = outcome(tree, "with the change")
-    _, before = outcome(base, "without it")
+    other, before = outcome(base, "without it")
     assert plan is not None
-    return _compared(Review(findings, fixed, against=against, planned=after is not None), plan, after, before, said)
+    ordered = _hardware(other)
+    first = Review(
+        findings,
+        fixed,
+        hardware=tuple(one for one in _hardware(plan) if one not in ordered),
+        against=against,
+        planned=after is not None,
+    )
+    return _compared(first, plan, after, before, said)
+
+
+def _hardware(plan: Plan | None) -> tuple[HardwareChange, ...]:
+    """The orders of a plan about nodes and chips."""
+    changes: list[HardwareChange] = []
+    for action in plan.actions if plan is not None else ():
+        match action:
+            case IsolateNode() | ReleaseNode():
+                changes.append(HardwareChange(type(action).__name__, action.node))
+            case IsolateChip() | ReleaseChip() | ResetChips():
+                changes.append(HardwareChange(type(action).__name__, action.node, action.chips))
+            case PartitionChip():
+                changes.append(HardwareChange(type(action).__name__, action.node, (action.chip,)))
+    return tuple(changes)
 
 
 def _compared(
