@@ -169,3 +169,28 @@ def test_a_repository_begins_with_servers_that_are_named(tmp_path: Path) -> None
     assert again.exit_code == 2 and "not an empty directory" in again.output
     wrong = begin(tmp_path / "other", "--nodes", "4x800")
     assert wrong.exit_code == 2 and "known: " in wrong.output and not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--nodes", "4x800t-a2", "--cluster", "nodes.yaml"), "--cluster: --nodes names servers without a cluster"),
+        (("--nodes", "4x800t-a2", "--kubeconfig", "admin"), "--kubeconfig: --nodes names servers without a cluster"),
+        (("--nodes", "0x800t-a2"), "--nodes 0x800t-a2: 0 servers make no pool"),
+    ],
+)
+def test_words_of_a_beginning_that_do_not_fit_are_refused(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
+    done = begin(tmp_path / "state", *words)
+    assert done.exit_code == 2 and says in done.output, done.output
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_person_that_git_does_not_know_begins_nothing(tmp_path: Path) -> None:
+    """What a refused beginning left behind was in the way of the next."""
+    (tmp_path / "config").write_text("[user]\nuseConfigOnly = true\n")
+    stranger = {"GIT_CONFIG_GLOBAL": str(tmp_path / "config"), "GIT_CONFIG_NOSYSTEM": "1"}
+    words = ["init", str(tmp_path / "teams/state"), "--nodes", "4x800t-a2"]
+    done = CliRunner(env=stranger).invoke(main, words)
+    assert done.exit_code == 2 and "Git does not know your name and address" in done.output, done.output
+    assert not (tmp_path / "teams").exists()
+    assert begin(tmp_path / "teams/state", "--nodes", "4x800t-a2").exit_code == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner
@@ -78,10 +79,14 @@ def test_a_large_sandbox_has_the_time_that_it_needs(tmp_path: Path, monkeypatch:
         (["--nodes", "-1"], "-1 nodes are not 1 to 1000"),
         (["--nodes", "99999999"], "these are not 1 to 1000 nodes"),
         (["--nodes", "2x800t-a2", "--product", "atlas-800t-a2"], "--nodes names products already"),
+        (["--product", "toaster"], "product 'toaster' is unknown. Choose one of"),
+        (["--data", ""], "--data: no folder is named"),
+        (["--env", "--data", ""], "--data: no folder is named"),
     ],
 )
 def test_what_is_no_number_of_servers_is_said(words: list[str], said: str) -> None:
-    ended = CliRunner().invoke(up, words)
+    with mock.patch("belay.engine.sandbox.up.main", side_effect=AssertionError("it started")):
+        ended = CliRunner().invoke(up, words)
     assert ended.exit_code == 2 and said in ended.output
 
 

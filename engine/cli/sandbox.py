@@ -42,15 +42,21 @@ def up(
     In another terminal: eval "$(belay up --env)". Example: belay up --nodes 4x800t-a2,2x300i-pro --data sandbox
     """
     from belay.engine.sandbox.folder import running_folder
+    from belay.engine.sandbox.shapes import shipped_shapes
     from belay.engine.sandbox.up import exports
     from belay.engine.sandbox.up import main as run
 
+    if data == "":  # an empty variable of the shell; as a path it would be the current folder
+        raise InputError("no folder is named", where="--data", hint="Name one, or leave --data out.")
     if env:
         click.echo("\n".join(exports(running_folder(data).kubeconfig)))
         return
     count, servers = _servers(nodes)
     if servers and product is not None:
         raise InputError("--nodes names products already", where="--product", hint="Leave one of both out.")
+    if product is not None:
+        shapes = shipped_shapes()
+        shapes.of(product, shapes.most_chips(product))
     sys.exit(run(
         nodes=count, product=product or "atlas-800t-a2", servers=servers, state=state, data=data,
         time_scale=time_scale, training=training,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from belay.engine.cli.acts.clone import unknown_author
 from belay.engine.cli.invocation import fails_clearly
 from belay.engine.errors import BelayError, InputError
 from belay.engine.model.labels import HUAWEI_PREFIX
@@ -20,7 +22,7 @@ from belay.engine.model.wording import counted
 if TYPE_CHECKING:
     from belay.engine.documents import Product
 
-_COUNTED: Final = re.compile(r"(?:(\d{1,5})x)?([a-z0-9-]+)")
+_COUNTED: Final = re.compile(r"(?:(\d{1,9})x)?([a-z0-9-]+)")
 _README: Final = """# State of the cluster
 
 What is declared in desired/ and policies/ is what the cluster becomes: `git push` is how it changes.
@@ -34,10 +36,10 @@ What is declared in desired/ and policies/ is what the cluster becomes: `git pus
 @click.command(short_help="Begin a state repository, with pools of the nodes.")
 @click.argument("directory", metavar="DIR")
 @click.option("--nodes", metavar="NxPRODUCT,...", help="Servers without a cluster, such as 4x800t-a2,2x300i-pro.")
-@click.option("--cluster", metavar="FILE|live", default="live", show_default=True, help="Whose nodes make the pools.")
+@click.option("--cluster", metavar="FILE|live", help="Whose nodes make the pools.  [default: live]")
 @click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, in-cluster.")
 @fails_clearly
-def init(directory: str, nodes: str | None, cluster: str, kubeconfig: str | None) -> None:
+def init(directory: str, nodes: str | None, cluster: str | None, kubeconfig: str | None) -> None:
     """Begin a state repository in DIR: one pool for each product of the nodes, committed; nothing is pushed.
 
     Examples: belay init state; belay init state --nodes 4x800t-a2,2x300i-duo
@@ -45,7 +47,12 @@ def init(directory: str, nodes: str | None, cluster: str, kubeconfig: str | None
     from belay.engine.cli import output as show
     from belay.engine.load import load
 
+    if nodes is not None and (cluster is not None or kubeconfig is not None):
+        where = "--cluster" if cluster is not None else "--kubeconfig"
+        raise InputError("--nodes names servers without a cluster", where=where, hint="Leave one of both out")
     folder = Path(directory)
+    if not directory:
+        raise InputError("no folder is named", where="DIR", hint="Name one that does not exist yet")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError("this is not an empty directory", where=directory, hint="Name one that does not exist yet")
     products = {name: one.document for name, one in load({}).desired.products.items() if one.document.spec.node_labels}
@@ -55,7 +62,7 @@ def init(directory: str, nodes: str | None, cluster: str, kubeconfig: str | None
     else:
         from belay.engine.cli.inputs import cluster_items
 
-        found, unknown = products_of(cluster_items(cluster, None, kubeconfig)[0], products)
+        found, unknown = products_of(cluster_items(cluster or "live", None, kubeconfig)[0], products)
     files = repository(found, products)
     _commit(folder, files)
     for name, count in sorted(found.items()):
@@ -89,7 +96,9 @@ def named_products(text: str, products: Mapping[str, Product]) -> Counter[str]:
             meant = f"did you mean {match[1] or 1}x{near[0]}? " if match and near else ""
             hint = f"{meant}Write NxPRODUCT; known: {', '.join(known)}"
             raise InputError("this names no servers", where=f"--nodes {word[:60]}", hint=hint[:1].upper() + hint[1:])
-        found[name] += int(match[1] or 1)
+        if not (count := int(match[1] or 1)):
+            raise InputError("0 servers make no pool", where=f"--nodes {word[:60]}", hint="Leave the product out")
+        found[name] += count
     if not found:
         raise InputError("no servers are named", where="--nodes", hint="Write NxPRODUCT, such as 4x800t-a2")
     return found
@@ -148,17 +157,41 @@ def _has_npus(node: Mapping[str, Any]) -> bool:
 
 
 def _commit(folder: Path, files: Mapping[str, bytes]) -> None:
+    _check_author(folder)
     for path, data in files.items():
         place = folder / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(data)
     for words in (("init", "--quiet"), ("symbolic-ref", "HEAD", "refs/heads/main"), ("add", "--all"),
                   ("commit", "--quiet", "--message", "Begin with the pools of the nodes")):  # fmt: skip
-        try:
-            done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
-        except FileNotFoundError as error:
-            raise BelayError("the git command is not on PATH", hint="Install git") from error
+        done = _git(folder, *words)
         if done.returncode:
             said = " ".join(done.stderr.split())[:300]
             raise BelayError(f"git {words[0]} failed: {said}", where=str(folder),
                              hint="The files are written: mend it and commit them")  # fmt: skip
+
+
+def _check_author(folder: Path) -> None:
+    """Raises InputError if Git does not know who commits; a repository is made for the answer, since settings can
+    depend on where it lies, and goes again."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    known = False
+    try:
+        known = not _git(folder, "init", "--quiet").returncode and all(
+            not _git(folder, "var", person).returncode for person in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT")
+        )
+    finally:
+        if not known:
+            shutil.rmtree(folder / ".git", ignore_errors=True)
+            for one in missing:
+                one.rmdir()
+    if not known:
+        raise unknown_author(str(folder))
+
+
+def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    except FileNotFoundError as error:
+        raise BelayError("the git command is not on PATH", hint="Install git") from error

@@ -80,12 +80,7 @@ class Clone:
         """Raises InputError if Git does not know who commits here."""
         for person in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"):
             if self.git("var", person, check=False).returncode:
-                raise InputError(
-                    "Git does not know your name and address, which a commit carries",
-                    where=str(self.root),
-                    hint='Give both: git config --global user.name "NAME"; git config --global user.email ADDRESS',
-                    code="NoAuthor",
-                )
+                raise unknown_author(str(self.root))
 
     def diff(self, files: Mapping[str, bytes | None]) -> str:
         """What the changed files would change, as Git shows it. Nothing is written."""
@@ -232,6 +227,16 @@ class Clone:
         if check and done.returncode:
             raise BelayError(f"git {args[0]} failed: {said(done)}", where=str(self.folder))
         return done
+
+
+def unknown_author(where: str) -> InputError:
+    """Git does not know who commits in a folder."""
+    return InputError(
+        "Git does not know your name and address, which a commit carries",
+        where=where,
+        hint='Give both: git config --global user.name "NAME"; git config --global user.email ADDRESS',
+        code="NoAuthor",
+    )
 
 
 def is_state_repository(folder: Path) -> bool:
