@@ -118,7 +118,8 @@ class Harm:
         """What was done."""
 
     def next(self) -> float:
-        """Do something at a point in one of the next steps; seconds until all ranks have finished another one."""
+        """Do something at a point in one of the next steps; seconds from its end until all ranks have finished another
+        step."""
         script, job, dice = self._script, self._job, self._dice
         kind, delay = dice.choice(KINDS), dice.random() * self._step
         ranks, point = self._victims(kind), self.done() + dice.randrange(SPACE - 1)
@@ -132,11 +133,11 @@ class Harm:
         if kind == "agent":
             signalled(agent_of(job))
             time.sleep(dice.random() * 0.5)
-        at = time.monotonic()
         for rank in ranks:
+            time.sleep(dice.random() * 0.3 if kind == "again" and rank != ranks[0] else 0.0)
             signalled(job.pid(rank), signal.SIGSTOP if kind == "stop" else signal.SIGKILL)
-            time.sleep(dice.random() * 0.3 if kind == "again" else 0.0)
-        return job.next_step_of_all(at, script.ranks, STARTS)
+        # from the last of them on: the next fault may hit the only copy of what this one took
+        return job.next_step_of_all(time.monotonic(), script.ranks, STARTS)
 
     def done(self) -> int:
         """Steps that a rank has finished."""

@@ -25,7 +25,7 @@ _HARDWARE: Final = {
     "ReleaseNode": ("node", "released"),
     "ReleaseChip": ("chip", "released"),
     "ResetChips": ("chip", "reset"),
-    "PartitionChip": ("chip", "cut anew"),
+    "PartitionChip": ("chip", "cut into other vNPUs"),
 }
 _Row = Sequence[str]
 _T = TypeVar("_T")
