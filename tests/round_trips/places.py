@@ -100,7 +100,7 @@ def read(text: str) -> list[Any]:
 
 def _says_nothing(node: yaml.Node | None) -> bool:
     return node is None or (
-        isinstance(node, yaml.ScalarNode) and node.style is None and node.value.lower() in ("", "~", "null")
+        isinstance(node, yaml.ScalarNode) and not node.style and node.value.lower() in ("", "~", "null")
     )
 
 

@@ -242,9 +242,10 @@ def _assert_line_ends(shape: Shape, edited: str, where: str) -> None:
 
 
 def _lines(before: str, after: str) -> tuple[list[str], list[str]]:
-    gone, come = Counter(before.splitlines()), Counter(after.splitlines())
-    gone.subtract(after.splitlines())
-    come.subtract(before.splitlines())
+    old, new = ([line for line in text.removeprefix("\ufeff").splitlines() if line] for text in (before, after))
+    gone, come = Counter(old), Counter(new)
+    gone.subtract(new)
+    come.subtract(old)
     return [line for line, count in gone.items() if count > 0], [line for line, count in come.items() if count > 0]
 
 
