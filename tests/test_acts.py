@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from belay.engine.cli import main
-from belay.engine.cli.acts import jobs, splices
+from belay.engine.cli.acts import isolations, jobs, splices
 from belay.engine.cli.acts.clone import Clone
 from belay.engine.cli.acts.edits import RepositoryEdit
+from belay.engine.cli.acts.targets import target
 from belay.engine.cli.acts.ways_back import way_back
 from belay.engine.errors import InputError
 from belay.engine.load import load, load_directory
@@ -188,6 +189,21 @@ def test_the_way_back_means_the_same_of_several_state_repositories_of_a_clone(
         back = way_back(edit, "0a1b2c3d4e5f", pushed=False, clone=Clone(str(state)))
         repo, tree = (f" --repo {state}", f" -C {state}") if named else ("", "")
         assert back == f"belay release node-1{repo} && git{tree} revert --no-edit 0a1b2c3d4e5f", (state, here)
+
+
+def test_a_broken_document_beside_it_does_not_end_an_act_in_a_traceback() -> None:
+    head = "apiVersion: belay.dev/v1alpha1\nkind: Isolation\nmetadata: {name: a}\n"
+    broken = {
+        f"desired/{n}.yaml": (head + spec).encode() for n, spec in enumerate(("spec: [1]\n", "spec: {chips: 5}\n"))
+    }
+    broken["desired/2.yaml"] = b"kind: AscendJob\nmetadata: [1]\n"
+    assert set(isolations.isolate(broken, [target("n1/3")], "fan", None).files) == {"desired/isolations/n1-3.yaml"}
+    with pytest.raises(InputError, match="declares no job"):
+        jobs.scale(broken, "n1", 3)
+
+    unread = {"desired/a.yaml": (head + "spec: {chips: [5, {node: n1, chips: zz}], reason: x}\n").encode()}
+    with pytest.raises(InputError, match="cannot be read: 'zz' names no chips"):
+        isolations.release(unread, [target("n1/3")], 0)
 
 
 def test_what_is_released_is_isolated_again_with_all_its_reasons_and_ends(clone: Path) -> None:

@@ -55,9 +55,9 @@ def _isolated_by_another(files: Mapping[str, bytes], one: NodeOrChips) -> bool:
     """Whether `belay release` of the target would touch an Isolation of these files, or be refused because of it."""
     for found in documents(files, "Isolation"):
         try:
-            if _part_of(found.body.get("spec") or {}, one) is not None:
+            if _part_of(found.spec, one) is not None:
                 return True
-        except (InputError, ValueError):
+        except InputError:
             return True
     return False
 
@@ -106,7 +106,7 @@ def _release_one(files: dict[str, bytes | None], one: NodeOrChips) -> list[Freed
     freed: list[Freed] = []
     present = {path: data for path, data in files.items() if data is not None}
     for found in reversed(list(documents(present, "Isolation"))):
-        spec = found.body.get("spec") or {}
+        spec = found.spec
         path = _part_of(spec, one)
         if path is None:
             continue
@@ -129,18 +129,31 @@ def _release_one(files: dict[str, bytes | None], one: NodeOrChips) -> list[Freed
 def _part_of(spec: Mapping[str, Any], one: NodeOrChips) -> tuple[str | int, ...] | None:
     """Where an Isolation names a node, or exactly these chips."""
     if not one.chips:
-        nodes = list(spec.get("nodes") or ())
-        return ("spec", "nodes", nodes.index(one.node)) if one.node in nodes else None
-    for index, row in enumerate(spec.get("chips") or ()):
-        if row.get("node") != one.node:
+        nodes = spec.get("nodes")
+        if not isinstance(nodes, list) or one.node not in nodes:
+            return None
+        return ("spec", "nodes", nodes.index(one.node))
+
+    rows = spec.get("chips")
+    for index, row in enumerate(rows if isinstance(rows, list) else ()):
+        if not isinstance(row, Mapping) or row.get("node") != one.node:
             continue
-        named = set(parse_chips(row.get("chips")))
+        named = _chips(row, one)
         if named == set(one.chips):
             return ("spec", "chips", index)
         if named & set(one.chips):
             raise InputError(f"an Isolation names it together with others (chips {row.get('chips')})", where=str(one),
                              hint=f"Release {one.node}/{row.get('chips')} and isolate the rest again")  # fmt: skip
     return None
+
+
+def _chips(row: Mapping[str, Any], one: NodeOrChips) -> set[int]:
+    """The chips of a row of an Isolation. Raises InputError where it names none."""
+    try:
+        return set(parse_chips(row.get("chips")))
+    except ValueError as error:
+        raise InputError(f"an Isolation of this node cannot be read: {error}", where=str(one),
+                         hint="Mend that Isolation first (belay validate)") from error  # fmt: skip
 
 
 def _isolation(name: str, targets: Sequence[NodeOrChips], reason: str, until: float | None) -> str:

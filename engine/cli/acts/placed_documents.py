@@ -37,9 +37,14 @@ class PlacedDocument:
     @property
     def name(self) -> str:
         """``NAMESPACE/NAME`` of a job, the name alone of a document of Belay's."""
-        metadata = self.body.get("metadata") or {}
+        metadata = _mapping(self.body.get("metadata"))
         name = str(metadata.get("name"))
         return name if str(self.body.get("apiVersion")).startswith(BELAY_PREFIX) else f"{_namespace(metadata)}/{name}"
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """The spec; empty where it is no mapping, as in a document that the engine refuses."""
+        return _mapping(self.body.get("spec"))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -161,6 +166,10 @@ def text_of(data: bytes, file: str) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         raise InputError("this file is not UTF-8", where=file, hint="Save it as UTF-8") from error
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _namespace(metadata: Mapping[str, Any]) -> str:
