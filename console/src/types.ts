@@ -277,6 +277,8 @@ export interface Viewer {
   readOnly: boolean;
   can: { changes: boolean; history: boolean; explain: boolean; whatIf: boolean; branches: boolean; records?: boolean };
   limits: { answerSeconds: number; whatIfSeconds: number };
+  /** The server's clock. */
+  time?: string;
 }
 
 /** One line of the history that stays (/records). */

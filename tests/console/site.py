@@ -35,9 +35,13 @@ class _Abilities(Console):
     """A console that says it can answer everything but what `can` takes away; `Site` gives the answers."""
 
     can: Mapping[str, bool] = {}
+    wall: str | None = None
 
     def abilities(self) -> dict[str, bool]:
         return ABILITIES | self.can
+
+    def server_time(self) -> str | None:
+        return self.wall
 
     def limits(self) -> dict[str, float]:
         return {"answerSeconds": 20, "whatIfSeconds": 20}
@@ -60,6 +64,8 @@ class Site:
         """Method and path of every request."""
         self.can: dict[str, bool] = {}
         """What the server can answer otherwise than everything."""
+        self.wall: str | None = None
+        """The server's time; None says none, so a page goes by its own clock."""
         self.answers: dict[str, Answer] = dict(sample_answers())
 
     @property
@@ -101,7 +107,7 @@ class Site:
             AccessRules(free=self._free), None, session=login.session if login is not None else _no_session
         )
         self._console = _Abilities(changes, viewers, login=login)
-        self._console.can = self.can
+        self._console.can, self._console.wall = self.can, self.wall
         server = HttpServer(Mock(spec=EngineClient), shard="main", console=self._console)
         app = server.application()
         app.middlewares.append(self._answered)

@@ -105,3 +105,15 @@ def test_without_proof_nothing_is_shown(pages: Pages) -> None:
         page.get_by_role("heading", name="Not signed in").wait_for()
         assert "pretrain" not in page.content()
         page.get_by_label("Token").wait_for()
+
+
+def test_a_readers_wrong_clock_shifts_nothing_that_still_runs(pages: Pages, site: Site) -> None:
+    """The page's clock stands at the sample's moment; the server says that it is an hour later."""
+    page = pages.open(site, "/faults", still=True)
+    before = page.locator("main time").first.inner_text()
+    pages.close()
+    site.stop()
+    site.wall = sample.at(3600)
+    site.start()
+    page = pages.open(site, "/faults", still=True)
+    page.wait_for_function("before => document.querySelector('main time')?.innerText !== before", arg=before)

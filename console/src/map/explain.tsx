@@ -4,6 +4,7 @@ import { number, t } from "../messages";
 import { StateText } from "../shell/parts";
 import { go, hrefOf, select, type Selection } from "../shell/place";
 import { Time, Timed } from "../shell/times";
+import { serverNow } from "../store/clock";
 import { chipName, findChip, findJob, indexOf, jobName } from "../store/cluster";
 import { useApi } from "../store/store";
 import type { Cluster, Explanation, Job } from "../types";
@@ -153,9 +154,9 @@ function TakeOut({ name, pool }: { name: string; pool: string }) {
   return (
     <section>
       <h3>{t("acts.title")}</h3>
-      {pool ? <Command text={`belay drain ${target} --reason 'to be looked at' --until ${friday(Date.now())}`} note={t("acts.drainCommit")} /> : null}
+      {pool ? <Command text={`belay drain ${target} --reason 'to be looked at' --until ${friday(serverNow())}`} note={t("acts.drainCommit")} /> : null}
       {pool ? <p><a href={hrefOf({ view: "whatif", params: { changes: drain } })}>{t("acts.drain", { name })}</a></p> : null}
-      <Command text={`belay isolate ${target} --reason 'to be looked at' --until ${friday(Date.now())}`} note={t("acts.isolate")} />
+      <Command text={`belay isolate ${target} --reason 'to be looked at' --until ${friday(serverNow())}`} note={t("acts.isolate")} />
       <Command text={`belay release ${target}`} note={t("acts.release")} />
       {pool ? <Command text={`belay new layout NAME --pool ${shellWord(pool)} --cut 0-3=TEMPLATE,TEMPLATE`} note={t("acts.layout")} /> : null}
     </section>

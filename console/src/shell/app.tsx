@@ -112,7 +112,7 @@ function ConnectionState({ connection }: { connection: Connection }) {
 function Banners({ cluster, connection }: { cluster: Cluster | null; connection: Connection }) {
   const at = useStore((state) => state.at);
   const problem = useStore((state) => state.problem);
-  const now = useNow();
+  useNow(); // the wait counts down
   return (
     <>
       {connection.kind === "lost" ? (
@@ -120,7 +120,7 @@ function Banners({ cluster, connection }: { cluster: Cluster | null; connection:
           <span>{t("connection.banner", {
             duration: duration(Math.max(0, Date.now() - connection.since) / 1000), reason: connection.reason,
             time: cluster ? absolute(cluster.moment.time) : "–",
-          })} <span aria-hidden="true">{t("connection.retryIn", { duration: duration(Math.max(0, Math.round((connection.retryAt - Math.max(now, Date.now())) / 1000))) })}</span></span>
+          })} <span aria-hidden="true">{t("connection.retryIn", { duration: duration(Math.max(0, Math.round((connection.retryAt - Date.now()) / 1000))) })}</span></span>
           <button type="button" onClick={retryNow}>{t("connection.retry")}</button>
         </div>
       ) : null}

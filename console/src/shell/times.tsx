@@ -1,6 +1,7 @@
 // Times and durations as people read them, relative to the moment that is shown, or absolute.
 import { useEffect, useState } from "preact/hooks";
 import { t } from "../messages";
+import { serverNow } from "../store/clock";
 import { useStore } from "../store/store";
 import { usePreferences } from "./preferences";
 
@@ -56,13 +57,13 @@ export function relative(time: string, now: number): string {
 const tickers = new Set<() => void>();
 setInterval(() => document.visibilityState === "visible" && tickers.forEach((one) => one()), 1000);
 
-/** The time that "ago" counts from, in Unix ms: the clock, or the moment that is shown. */
+/** The time that "ago" counts from, in Unix ms: the server's clock, or the moment that is shown. */
 export function useNow(): number {
   const past = useStore((state) => (state.at && state.cluster ? state.cluster.moment.time : ""));
-  const [now, setNow] = useState(Date.now());
+  const [now, setNow] = useState(serverNow());
   useEffect(() => {
     if (past) return undefined;
-    const tick = (): void => setNow(Date.now());
+    const tick = (): void => setNow(serverNow());
     tickers.add(tick);
     return () => void tickers.delete(tick);
   }, [past]);

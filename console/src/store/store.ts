@@ -5,6 +5,7 @@ import { isTime } from "../shell/place";
 import type { Change, Cluster, History, StateWire, Viewer } from "../types";
 import { ApiError, get, seekFor, useToken } from "./api";
 import { ask, type Asking } from "./asking";
+import { setServerTime } from "./clock";
 import { applyPatch, readCluster } from "./cluster";
 import type { StreamEvent } from "./events";
 import { readStream } from "./stream";
@@ -106,7 +107,10 @@ export function signIn(token: string): void {
   retryNow();
 }
 
-function greet(viewer: Viewer): void {
+async function meet(): Promise<void> {
+  const asked = Date.now();
+  const viewer = await get<Viewer>("viewer");
+  setServerTime(viewer.time ?? "", asked, Date.now());
   seekFor(viewer.limits.answerSeconds);
   set({ viewer });
 }
@@ -117,7 +121,7 @@ async function run(): Promise<void> {
     stop = new AbortController();
     const signal = stop.signal;
     try {
-      if (!state.viewer) void get<Viewer>("viewer").then(greet, () => undefined);
+      if (!state.viewer) void meet().catch(() => undefined);
       if (!state.present) await load(signal);
       if (state.viewer && !state.viewer.can.changes) {
         set({ connection: { kind: "still" } });

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from belay.engine import versions
 from belay.engine.log import get
+from belay.engine.model.times import rfc3339
 from belay.engine.serve.console import failures, files
 from belay.engine.serve.console.changes import ChangeStream, TooManyViewers
 from belay.engine.serve.console.questions import ANSWER_SECONDS, WHAT_IF_SECONDS, Questions
@@ -149,6 +150,7 @@ class Console:
             "readOnly": True,
             "can": abilities | {"whatIf": abilities["whatIf"] and may_try},
             "limits": self.limits(),
+            "time": self.server_time(),
         }
         return await answer(request, msgspec.json.encode(body), self._packed)
 
@@ -164,6 +166,10 @@ class Console:
     def limits(self) -> dict[str, float]:
         """The limits of what can be asked: the page waits a little longer than the server seeks."""
         return {"answerSeconds": ANSWER_SECONDS, "whatIfSeconds": WHAT_IF_SECONDS}
+
+    def server_time(self) -> str | None:
+        """The server's clock, by which the page counts ages: a reader's may be wrong."""
+        return rfc3339(time.time())
 
     async def state(self, request: web.Request) -> web.Response:
         """Answer with the document of the present state."""
