@@ -148,6 +148,19 @@ def begin(folder: Path, *words: str) -> Result:
     return CliRunner(env=names).invoke(main, ["init", str(folder), *words])
 
 
+def test_without_a_name_for_commits_no_repository_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config").write_text("[user]\n\tuseConfigOnly = true\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
+    for there in (False, True):
+        folder = tmp_path / f"state-{there}"
+        if there:
+            folder.mkdir()
+        done = CliRunner().invoke(main, ["init", str(folder), "--nodes", "2x800t-a2"])
+        assert done.exit_code == 2 and 'git config --global user.name "NAME"' in " ".join(done.output.split())
+        assert folder.exists() == there and not list(folder.glob("*"))
+    assert begin(tmp_path / "state-True", "--nodes", "2x800t-a2").exit_code == 0
+
+
 def test_a_repository_begins_with_the_pools_of_the_clusters_nodes(tmp_path: Path, cluster: str) -> None:
     done = begin(tmp_path / "state", "--cluster", cluster)
     assert done.exit_code == 0, done.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,39 @@ def test_what_is_staged_stays_staged_where_a_hook_refuses_the_commit(clone: Path
         done = run(clone, *words, "--cluster", "none")
         assert done.exit_code == 2 and "git commit failed" in done.output, done.output
         assert git(clone, "status", "--porcelain") == "A  mine"
+
+
+@pytest.mark.parametrize("operation", ["merge", "rebase", "cherry-pick"])
+def test_an_act_waits_for_what_git_has_under_way(clone: Path, operation: str) -> None:
+    git(clone, "checkout", "-q", "-b", "side")
+    for branch in ("side", "main"):
+        git(clone, "checkout", "-q", branch)
+        (clone / "notes").write_text(f"of {branch}\n")
+        git(clone, "add", "notes")
+        git(clone, "commit", "-qm", f"Notes of {branch}")
+    subprocess.run(["git", operation, "side"], cwd=clone, capture_output=True, check=False)  # conflicts
+    before = git(clone, "status", "--porcelain")
+    assert before == "AA notes"
+    done = run(clone, "isolate", "node-3", "--reason", "fan", "--cluster", "none")
+    said = " ".join(done.output.split())
+    assert done.exit_code == 2 and f"a {operation} is under way" in said and f"git {operation} --abort" in said
+    assert git(clone, "status", "--porcelain") == before and "+kind" not in said
+    git(clone, operation, "--abort")
+    git(clone, "checkout", "-q", "main")
+    isolate(clone)
+
+
+def test_a_linked_document_is_left_to_the_person(clone: Path) -> None:
+    document, beside = clone / "desired/jobs/pretrain.yaml", clone / "elsewhere.yaml"
+    document.rename(beside)
+    document.symlink_to("../../elsewhere.yaml")
+    git(clone, "add", "--all")
+    git(clone, "commit", "-qm", "Link")
+    before = beside.read_bytes()
+    done = run(clone, "scale", "pretrain", "3", "--cluster", "none")
+    assert done.exit_code == 2 and "a symbolic link to ../../elsewhere.yaml" in " ".join(done.output.split())
+    assert beside.read_bytes() == before and git(clone, "status", "--porcelain") == ""
+    isolate(clone)  # other files are as before
 
 
 def test_a_clone_that_lacks_documents_or_history_says_how_to_get_them(clone: Path) -> None:

@@ -385,6 +385,12 @@ def test_links_must_stay_inside_the_directory(tmp_path: Path) -> None:
     (tmp_path / "repo" / "desired" / "link.yaml").symlink_to(tmp_path / "secret.yaml")
     with pytest.raises(InputError, match="leads out"):
         load_directory(tmp_path / "repo")
+    (tmp_path / "repo" / "desired" / "link.yaml").unlink()
+    for target, says in (("nowhere.yaml", "leads nowhere"), (tmp_path, "in place of a folder is not followed")):
+        (tmp_path / "repo" / "desired" / "link.yaml").symlink_to(target)
+        with pytest.raises(InputError, match=says):
+            load_directory(tmp_path / "repo")
+        (tmp_path / "repo" / "desired" / "link.yaml").unlink()
     with pytest.raises(InputError, match="no such directory"):
         load_directory(tmp_path / "missing")
 

@@ -34,7 +34,8 @@ def load_directory(path: str | os.PathLike[str]) -> Mapping[str, bytes]:
     directory is read whole. Of a file larger than 1 MiB, just enough is read for ``load`` to refuse it.
 
     Raises:
-        InputError: no such directory, more than 20,000 documents, or a symbolic link that leads out of it.
+        InputError: no such directory, more than 20,000 documents, or a symbolic link to a folder, to nothing, or out
+            of the directory.
     """
     root = Path(path)
     if not root.is_dir():
@@ -57,6 +58,8 @@ def load_directory(path: str | os.PathLike[str]) -> Mapping[str, bytes]:
 def _walk(root: Path, top: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(top, followlinks=False):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in folders:
+            _check_own_folder(Path(folder, name))
         for name in sorted(names):
             file = Path(folder, name)
             if not name.lower().endswith(SUFFIXES) or name.startswith("."):
@@ -68,11 +71,26 @@ def _walk(root: Path, top: Path) -> Iterator[Path]:
                 yield file
 
 
+def _check_own_folder(folder: Path) -> None:
+    """Raises InputError for a link to a folder: what reads the repository's commits refuses it, so that the documents
+    behind it would be missing there."""
+    if folder.is_symlink():
+        raise InputError("a symbolic link in place of a folder is not followed, so no document in it counts",
+                         where=str(folder), hint="Move the folder here, or link its files one by one")  # fmt: skip
+
+
 def _target(link: Path) -> Path:
     try:
-        return link.resolve()
+        target = link.resolve()
     except (OSError, RuntimeError) as problem:  # Python 3.11 raises RuntimeError for a link to itself
-        raise InputError("a symbolic link leads nowhere", where=str(link), hint="Remove it") from problem
+        raise _leads_nowhere(link) from problem
+    if not target.exists():
+        raise _leads_nowhere(link)
+    return target
+
+
+def _leads_nowhere(link: Path) -> InputError:
+    return InputError("a symbolic link leads nowhere", where=str(link), hint="Remove it")
 
 
 def _read(file: Path) -> bytes:

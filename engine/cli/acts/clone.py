@@ -18,6 +18,11 @@ from belay.engine.model.wording import counted
 
 _SECONDS: Final = 120.0
 _MOST: Final = 2000
+_UNDER_WAY: Final = {
+    "MERGE_HEAD": "merge", "CHERRY_PICK_HEAD": "cherry-pick", "REVERT_HEAD": "revert", "rebase-merge": "rebase",
+    "rebase-apply": "rebase",
+}  # fmt: skip
+"""What Git keeps in its folder while an operation of the person waits to be finished."""
 
 
 class Clone:
@@ -54,13 +59,25 @@ class Clone:
         return load_directory(self.folder)
 
     def check_clean(self, files: Mapping[str, bytes | None]) -> None:
-        """Raises InputError where one of the files has changes of the person's own, or the branch follows nothing."""
+        """Raises InputError where one of the files has changes of the person's own, or is a link to another."""
+        for path in files:
+            self._check_no_link(path)
+
         # without a path git would look at every file
         changed = self.git("status", "--porcelain", "--", *files).stdout if files else ""
         if changed:
             raise InputError(f"{len(changed.splitlines())} of the files to edit have uncommitted changes",
                              where=changed.splitlines()[0][3:], hint="Commit or stash them first",
                              code="UncommittedChanges")  # fmt: skip
+
+    def _check_no_link(self, path: str) -> None:
+        place = self.folder / path
+        if place.is_symlink():
+            raise InputError(
+                f"this is a symbolic link to {os.readlink(place)}, which an act does not edit",
+                where=path,
+                hint="Edit that file and commit it, or put it in the link's place",
+            )
 
     def check_whole(self) -> None:
         """Raises InputError where a sparse checkout leaves documents out: an act would be planned without them."""
@@ -75,6 +92,15 @@ class Clone:
                 "so what the act does cannot be planned",
                 where=left_out[0], hint=f"git sparse-checkout add {' '.join(rooms)}",
             )  # fmt: skip
+
+    def check_idle(self) -> None:
+        """Raises InputError while a merge, rebase or the like waits to be finished: Git commits no single file then."""
+        for name, operation in _UNDER_WAY.items():
+            place = self.git("rev-parse", "--git-path", name).stdout.strip()
+            if (self.folder / place).exists():
+                raise InputError(f"a {operation} is under way in this clone", where=str(self.root),
+                                 hint=f"Finish it: git {operation} --continue; or give it up: git {operation} --abort",
+                                 code="UncommittedChanges")  # fmt: skip
 
     def check_author(self) -> None:
         """Raises InputError if Git does not know who commits here."""

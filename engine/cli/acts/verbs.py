@@ -307,6 +307,8 @@ def act(
 
     clone = Clone(options["repo"])
     clone.check_whole()
+    if not options["dry_run"]:
+        clone.check_idle()
     how = publication(clone, options)
     files = clone.files()
     edit = change(files)
