@@ -41,7 +41,7 @@ from belay.agents.training.train.worker.encoding import decode, described, encod
 from belay.agents.training.train.worker.proof import Proof
 from belay.agents.training.train.worker.protect import _Session
 from belay.agents.training.train.worker.protected import Protected
-from belay.agents.training.train.worker.randomness import Randomness
+from belay.agents.training.train.worker.randomness import Randomness, step_seed
 from belay.agents.training.train.worker.run import Run
 
 
@@ -578,3 +578,16 @@ def test_a_fault_while_others_still_build_their_model_leaves_this_rank_what_it_h
     assert all(map(torch.equal, made.weights(), held.weights()))
     ours.close()
     theirs.close()
+
+
+@pytest.mark.parametrize("entries", [1, 2, 3])
+def test_a_seed_stays_the_script_s_when_entries_end_before_their_first_step(entries: int) -> None:
+    torch.manual_seed(2)
+    randomness = Randomness(kept=False)
+    # a rank in the place of a lost one; further faults come while its function still makes the model
+    for _ in range(entries):
+        randomness.enter(7)
+        torch.manual_seed(5)
+    randomness.begin(7)
+    assert randomness.seed == 5
+    assert torch.initial_seed() == step_seed(5, 7)

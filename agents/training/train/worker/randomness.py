@@ -50,6 +50,9 @@ class Randomness:
     def enter(self, step: int) -> None:
         """The function is entered at ``step``; a seed that it sets before its steps is the script's."""
         self.step = step
+        if self._entered_with is not None:
+            # a fault ended the former entry before its first step; this one will set the same seed once more
+            self._take_seed()
         self._entered_with = int(torch.initial_seed()) & _MASK
 
     def begin(self, step: int) -> None:
