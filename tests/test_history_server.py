@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from belay.engine.cli import history as verbs
 from belay.engine.cli import main
+from belay.engine.cli.history_report import _amount
 from belay.engine.errors import InputError
 from belay.engine.serve.records.routes import HistoryRoutes
 from belay.engine.serve.records.service import HistoryService, history_url
@@ -133,7 +134,32 @@ def test_a_time_of_day_is_the_last_one() -> None:
     found = verbs.moment("22:00", "--since")
     assert found is not None and now - 86_400 - 3_600 <= found <= now
     with pytest.raises(InputError):
-        verbs.moment("yesterday", "--since")
+        verbs.moment("tomorrow", "--since")
+
+
+@pytest.mark.parametrize(
+    ("word", "day"), [("today", 28), ("yesterday", 27), ("Friday", 27), ("saturday", 21), ("sunday", 22)]
+)
+def test_a_day_that_a_person_names_is_the_last_one(word: str, day: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # a Saturday
+    monkeypatch.setattr(verbs.time, "time", lambda: verbs.time.mktime((2026, 11, 28, 15, 30, 0, 0, 0, -1)))
+    assert verbs.moment(word, "--since") == verbs.time.mktime((2026, 11, day, 0, 0, 0, 0, 0, -1))
+
+
+def test_what_was_never_recorded_is_named(tmp_path: Path) -> None:
+    world = HistoryWorld(f"sqlite:///{tmp_path / 'history.db'}")
+    world.look()
+
+    def said(*words: str) -> str:
+        return CliRunner().invoke(main, ["history", *words, "--database", world.url]).stderr
+
+    assert said("job", "train/llm", "--since", "7d") == "nothing is recorded of job train/llm since 7d\n"
+    assert "that happened in the last 24h (--since 7d looks further)" in said()
+
+
+@pytest.mark.parametrize(("hours", "shown"), [(0.0, "0.0"), (0.004, "<0.01"), (0.03, "0.03"), (12.34, "12.3")])
+def test_lost_time_is_never_shown_as_none(hours: float, shown: str) -> None:
+    assert _amount(hours) == shown
 
 
 def test_a_wait_is_one_line_and_its_whole_reason_is_wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,11 @@ def test_the_pods_of_a_job_are_one_log_and_a_recovery_goes_on_in_it(
     waits = logs(cluster, "llm")
     assert waits.exit_code == 1 and "belay explain job train/llm says why" in waits.stderr
 
+    run_pod(cluster, "llm-1", 1, "")
+    publish(cluster, "Running", "llm-1")
+    silent = logs(cluster, "llm")
+    assert silent.exit_code == 0 and not silent.stdout and "no line in what was asked for" in silent.stderr
+
     run_pod(cluster, "llm-1", 1, "one\ntwo\n")
     run_pod(cluster, "llm-0", 0, "zero\n")
     run_pod(cluster, "other-0", 0, "not of the job\n")

@@ -15,7 +15,7 @@ from belay.engine.model.wording import counted
 
 _SUBJECTS: Final = ("job", "node", "chip", "pool", "user")
 _DAY: Final = 86_400.0
-_TIMES: Final = "A time (22:00, 2026-12-24, 2026-12-24T18:00:00Z) or how long ago (36h)."
+_TIMES: Final = "A time (22:00, yesterday, monday, 2026-12-24, 2026-12-24T18:00:00Z) or how long ago (36h)."
 
 
 def _sources(command: Callable[..., None]) -> Callable[..., None]:
@@ -72,7 +72,8 @@ def history(
     elif audit:
         _show_audit(rows)
     else:
-        _show(rows, wide=output == "wide")
+        about_what = f"of {subject} {name}" if subject and name else "that happened"
+        _show(rows, f"nothing is recorded {about_what} {_asked_time(since, until)}", wide=output == "wide")
 
 
 _WAITING: Final = "waiting"
@@ -100,11 +101,18 @@ def _verify(head: str, output: str, sources: Mapping[str, Any]) -> None:
         sys.exit(1)
 
 
-def _show(rows: Sequence[Mapping[str, Any]], *, wide: bool) -> None:
+def _asked_time(since: str | None, until: str | None) -> str:
+    """The time that was asked for, in the user's words."""
+    begin = f"since {since}" if since else "in the last 24h (--since 7d looks further)"
+    return f"{begin}, until {until}" if until else begin
+
+
+def _show(rows: Sequence[Mapping[str, Any]], nothing: str, *, wide: bool) -> None:
+    """The rows; without any, what ``nothing`` says."""
     from belay.engine.cli import output as show
 
     if not rows:
-        click.echo("nothing is recorded for this time", err=True)
+        click.echo(nothing, err=True)
         return
     cells = [[when(row["time"]), row["kind"], about(row), said(row, more, wide=wide)] for row, more in collapsed(rows)]
     show.table(("time", "kind", "about", "what"), cells)
@@ -160,6 +168,19 @@ def when(text: str) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(parse_rfc3339(text)))
 
 
+_WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+
+
+def _days_ago(word: str, weekday: int) -> int | None:
+    """How many days ago a day began that is named by a word; None for no such word. ``weekday``: today's, Monday 0."""
+    if word in ("today", "yesterday"):
+        return ("today", "yesterday").index(word)
+    if word in _WEEKDAYS:
+        # the last one that is over: people who mean today say so
+        return (weekday - _WEEKDAYS.index(word) - 1) % 7 + 1
+    return None
+
+
 def moment(text: str | None, option: str) -> float | None:
     """A time of the past: of a clock (the last time it was so late), a day, RFC 3339, or how long ago.
 
@@ -173,6 +194,9 @@ def moment(text: str | None, option: str) -> float | None:
     if text is None:
         return None
     now = time.time()
+    here = time.localtime(now)
+    if (days := _days_ago(text.casefold(), here.tm_wday)) is not None:
+        return time.mktime((here.tm_year, here.tm_mon, here.tm_mday - days, 0, 0, 0, 0, 0, -1))
     for form in ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M"):
         try:
             return time.mktime(time.strptime(text, form))
@@ -185,7 +209,6 @@ def moment(text: str | None, option: str) -> float | None:
             return parse_rfc3339(text) if "T" in text else now - parse_duration(_days(text))
         except (ValueError, OverflowError) as error:
             raise InputError(f"{text[:40]!r} is no time of the past", where=option, hint=_TIMES) from error
-    here = time.localtime(now)
     today = time.mktime((*here[:3], clock.tm_hour, clock.tm_min, 0, 0, 0, -1))
     return today if today <= now else today - _DAY
 

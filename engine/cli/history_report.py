@@ -29,8 +29,8 @@ def show_report(body: Mapping[str, Any]) -> None:
     total, recoveries = body["total"], body["recoveries"]
     show.text(f"{body['since']} to {body['until']}")
     show.text(
-        f"goodput {_share(total['goodput'])}: {total['chipHours']:.1f} chip-hours held by "
-        f"{counted(total['jobs'], 'job')}, {total['lostChipHours']:.1f} lost to recoveries"
+        f"goodput {_share(total['goodput'])}: {_amount(total['chipHours'])} chip-hours held by "
+        f"{counted(total['jobs'], 'job')}, {_amount(total['lostChipHours'])} lost to recoveries"
     )
     if recoveries["ended"] or recoveries["underWay"]:
         show.text(
@@ -50,7 +50,14 @@ def _cell(column: str, value: Any) -> Any:
         return _share(value)
     if column in _TIMES:
         return _time(value)
-    return f"{value:.1f}" if isinstance(value, float) else value
+    return _amount(value) if isinstance(value, float) else value
+
+
+def _amount(value: float) -> str:
+    """With one digit; what is less than that is not shown as nothing."""
+    if 0 < value < 0.1:
+        return f"{value:.2f}" if value >= 0.01 else "<0.01"
+    return f"{value:.1f}"
 
 
 def _share(value: float | None) -> str:

@@ -22,6 +22,7 @@ from belay.engine.model.labels import (
     VOLCANO_JOB_NAME,
     VOLCANO_TASK_INDEX,
 )
+from belay.engine.model.wording import counted
 
 if TYPE_CHECKING:
     from belay.engine.cli.job_pods import PublishedPods
@@ -245,6 +246,8 @@ async def show_once(kube: Kube, asked: LogQuestion, printer: LogPrinter) -> bool
     logs_of = [(pod.prefix, lines) for pod, lines in zip(pods, found, strict=True) if lines is not None]
     for prefix, line in merged(logs_of):
         printer.line(prefix, line)
+    if logs_of and not any(lines for _, lines in logs_of):
+        printer.remark(f"{counted(len(logs_of), 'log')} of {job.short} read: no line in what was asked for")
     return bool(logs_of)
 
 
