@@ -11,7 +11,7 @@ from tests.edits.mutations import Edit, every_edit
 from tests.edits.reader import read
 from tests.edits.world import samples, world
 
-SAMPLED = 1000
+SAMPLED = 600
 PARTS = 2
 
 
@@ -22,7 +22,7 @@ def test_no_edit_of_a_sample_deletes_isolates_evicts_or_resets_what_its_text_doe
     for number, edit in enumerate(sorted(chosen)[part::PARTS]):
         refused, _ = world().check(edit, twice=number % 20 == 0)
         kinds["refused" if refused else "accepted"] += 1
-    assert kinds["refused"] > 100 and kinds["accepted"] > 100, "the sample has edits of both sorts"
+    assert kinds["refused"] > 60 and kinds["accepted"] > 60, "the sample has edits of both sorts"
 
 
 def test_a_deletion_that_the_text_asks_for_is_one_and_a_misread_one_is_none() -> None:
