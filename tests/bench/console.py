@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import re
-import shutil
 import statistics
 import threading
 import time
@@ -24,19 +23,13 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.bench.browser import Chromium
 from tests.bench.console_world import STATIC, World
-from tests.bench.measure import RUNS, Result, Skipped
+from tests.bench.measure import RUNS, Result
 from tests.ports import free_port
 
 NODES, CHIPS = 5000, 16
 FIRST, STEPS = 100, 20
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--no-first-run",
-]
 _PAINT = """() => new Promise((done) => { const look = () => {
   const [mark] = performance.getEntriesByName("belay-map-drawn");
   if (mark) done(mark.startTime); else requestAnimationFrame(look); }; look(); })"""
@@ -98,13 +91,7 @@ _SVG = """async ([count, seconds]) => {
 
 def run() -> list[Result]:
     """Raises Skipped without Chromium or playwright."""
-    program = shutil.which("chromium")
-    if program is None:
-        raise Skipped("there is no chromium (make test-packages)")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError as reason:
-        raise Skipped(f"playwright is not installed: {reason}") from None
+    chromium = Chromium()
     count = f"{NODES * CHIPS:,} chips"
     paint = Result(f"{count}: first useful paint", "s", 1.0)
     pan = Result(f"{count}: panning", "frames/s", 25, at_least=True)
@@ -114,10 +101,10 @@ def run() -> list[Result]:
     jump = Result("a jump of the slider to a moment that was not read before", "ms", None, remark="median of 6 a run")
     change = Result("a chip's change at the server → its frame", "ms", None, remark="one tab")
     results = [_bundle(), paint, pan, zoom, memory, step, jump, change]
-    with served(World(NODES, CHIPS)) as (world, port, loop), sync_playwright() as playwright:
+    with served(World(NODES, CHIPS)) as (world, port, loop), chromium as launch:
         paint.remark = f"{len(world.encoded(world.moments - 1)) / 1024:,.0f} KiB of document, gzipped"
         for _ in range(RUNS):
-            browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
+            browser = launch()
             page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
             page.goto(f"http://127.0.0.1:{port}/console/#/map")
             page.wait_for_selector(".stage[data-drawn]")

@@ -27,8 +27,9 @@ from belay.engine.sandbox.api.server import ApiServer
 from belay.engine.settings import Settings, to_environment
 from belay.engine.wire import names
 from tests.bench import wide_status
-from tests.bench.console import FLAGS, _memory
-from tests.bench.measure import Result, Skipped
+from tests.bench.browser import Chromium
+from tests.bench.console import _memory
+from tests.bench.measure import Result
 from tests.bench.running import cpu_seconds, resident
 from tests.ports import free_port
 
@@ -52,13 +53,7 @@ _SCROLLED = """async () => {
 
 def run() -> list[Result]:
     """Raises Skipped without Chromium or playwright."""
-    program = shutil.which("chromium")
-    if program is None:
-        raise Skipped("there is no chromium (make test-packages)")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError as reason:
-        raise Skipped(f"playwright is not installed: {reason}") from None
+    chromium = Chromium()
     size = f"{NODES:,} nodes"
     found = wide_status.status(NODES, CHIPS, JOBS)
     results: dict[str, Result] = {}
@@ -66,9 +61,9 @@ def run() -> list[Result]:
     def say(work: str, unit: str, value: float, limit: float | None = None, remark: str = "") -> None:
         results[work] = Result(f"{size}: {work}", unit, limit, [value], remark)
 
-    with _served(found) as (address, pid, api), sync_playwright() as playwright:
+    with _served(found) as (address, pid, api), chromium as launch:
         say("CPU of the server until it serves", "s", cpu_seconds(pid), remark="imports, status and history")
-        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        browser = launch()
         page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
         page.set_default_timeout(PATIENCE)
         before, begin = _cpu_of_tabs(browser), time.monotonic()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
 import threading
 import time
 from collections.abc import Coroutine
@@ -19,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from belay.engine.kube import Kube
-from tests.bench.console import FLAGS
+from tests.bench.browser import Chromium
 from tests.bench.isolation import _break
-from tests.bench.measure import RUNS, Result, Skipped
+from tests.bench.measure import RUNS, Result
 from tests.bench.running import up
 
 NODES = 20
@@ -56,19 +55,13 @@ _WATCH = """() => {
 
 def run() -> list[Result]:
     """Raises Skipped without Chromium or playwright."""
-    program = shutil.which("chromium")
-    if program is None:
-        raise Skipped("there is no chromium (make test-packages)")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError as reason:
-        raise Skipped(f"playwright is not installed: {reason}") from None
+    chromium = Chromium()
     middle = Result("fault in the simulated driver → pixel changed, p50", "ms", None)
     every = Result("the same, p99 of all samples", "ms", 500, percentile=99)
     chance = random.Random(23)
-    with up(NODES) as running, sync_playwright() as playwright, _Breaker(running.kubeconfig) as breaker:
+    with up(NODES) as running, chromium as launch, _Breaker(running.kubeconfig) as breaker:
         address = next(line.split()[1] for line in running.lines if line.startswith("console: "))
-        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        browser = launch()
         page = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme="light").new_page()
         page.set_default_timeout(LATEST)
         page.goto(f"{address}#/map")

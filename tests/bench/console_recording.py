@@ -23,8 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests import console_recordings
-from tests.bench.console import FLAGS
-from tests.bench.measure import ROOT, RUNS, Result, Skipped
+from tests.bench.browser import Chromium
+from tests.bench.measure import ROOT, RUNS, Result
 
 NODES, MOMENTS = 10_000, 8
 _STEP = """async ([value, id]) => {
@@ -40,20 +40,14 @@ _STEP = """async ([value, id]) => {
 
 def run() -> list[Result]:
     """Raises Skipped without Chromium or playwright."""
-    program = shutil.which("chromium")
-    if program is None:
-        raise Skipped("there is no chromium (make test-packages)")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError as reason:
-        raise Skipped(f"playwright is not installed: {reason}") from None
+    chromium = Chromium()
     derived = Result("10,000 nodes: the document of a recorded moment that was not looked at before", "s", None)
     step = Result("10,000 nodes: a step of the slider through a recording", "ms", 100)
     step.remark = f"median of {2 * (MOMENTS - 1)} steps a run, five a second"
     folder = Path(tempfile.mkdtemp(prefix="belay-bench-"))
     try:
         console_recordings.write(NODES, MOMENTS, folder)
-        with _console(folder) as address, sync_playwright() as playwright:
+        with _console(folder) as address, chromium as launch:
             moments = [row["id"] for row in json.loads(_got(f"{address}/api/v1/history"))["moments"]]
             for identity in moments:  # the oldest first, where the console itself begins with the newest
                 begin = time.monotonic()
@@ -61,7 +55,7 @@ def run() -> list[Result]:
                 if len(derived.runs) < RUNS:
                     derived.runs.append(time.monotonic() - begin)
             for _ in range(RUNS):
-                browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
+                browser = launch()
                 page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
                 page.set_default_timeout(60_000)
                 page.goto(f"{address}/console/#/map?at={moments[0]}")
