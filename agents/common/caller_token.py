@@ -68,6 +68,3 @@ class _TokenInterceptor(_Unary, _Stream):
     def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
         """Open the stream with the token."""
         return continuation(_CallDetails(client_call_details, self._proof()), request)
-
-
-__all__ = ["FILE", "VARIABLE", "Metadata", "metadata", "with_token"]

@@ -61,6 +61,3 @@ def remove(handle: int, name: str) -> None:
     """Take the file away, if it is there. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=handle)
-
-
-__all__ = ["open_folder", "read", "remove", "replace"]

@@ -38,6 +38,3 @@ class LogFile(RotatingFileHandler):
                     old.unlink()
             except OSError:
                 continue
-
-
-__all__ = ["LogFile"]

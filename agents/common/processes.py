@@ -32,6 +32,3 @@ async def _drained(process: asyncio.subprocess.Process, streams: list[asyncio.St
                 while await stream.read(65_536):
                     continue
             await process.wait()
-
-
-__all__ = ["DRAIN_SECONDS", "kill_session"]

@@ -20,6 +20,3 @@ def due(now: float, seconds: float) -> float:
     grid = FIVE if seconds % FIVE == 0.0 else 1.0
     moment = math.floor((now + seconds) / grid) * grid
     return moment if moment > now else now + seconds
-
-
-__all__ = ["due"]

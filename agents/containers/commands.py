@@ -125,6 +125,3 @@ def _log_to(options: Options) -> None:
         handler = LogFile(Path(options.log_file), backups=options.log_backups, days=options.log_days)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=LEVELS[options.log_level], handlers=[handler], force=True)
-
-
-__all__ = ["Options", "RuntimeName", "SOCKETS", "checked_socket", "run", "show"]

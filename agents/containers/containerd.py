@@ -213,6 +213,3 @@ def _terminal(spec: bytes) -> bool:
 
 def _lasting(stream: str) -> str:
     return stream if stream.startswith(("file://", "binary://")) else ""
-
-
-__all__ = ["Containerd", "ContainerdFailure", "chips_of_spec"]

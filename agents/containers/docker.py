@@ -116,6 +116,3 @@ def _said(data: bytes) -> str:
         body = None
     text = body.get("message") if isinstance(body, Mapping) else data.decode("utf-8", "replace")
     return " ".join(str(text).split())[:200]
-
-
-__all__ = ["Docker"]

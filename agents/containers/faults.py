@@ -122,6 +122,3 @@ class Faults:
             codes.pop(code, None)
         if not codes:
             self._known.pop(chip, None)
-
-
-__all__ = ["Faults"]

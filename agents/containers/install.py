@@ -155,6 +155,3 @@ def _write(path: Path, text: str) -> None:
     fresh.write_text(text, encoding="utf-8")
     fresh.chmod(0o644)
     os.replace(fresh, path)
-
-
-__all__ = ["InstallError", "install", "systemctl", "uninstall", "upgrade"]

@@ -221,6 +221,3 @@ class Manager:
     def _well(self, what: str) -> None:
         if self._complaints.pop(what, None) is not None:
             _log.info("works again", what=what)
-
-
-__all__ = ["Manager"]

@@ -170,6 +170,3 @@ class Resets:
         if self._said.get(chip) != why:
             self._said[chip] = why
             _log.warning("no reset", chip=chip, reason=why)
-
-
-__all__ = ["Resets"]

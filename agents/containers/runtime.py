@@ -39,6 +39,3 @@ class Runtime(Protocol):
     async def close(self) -> None:
         """Close the socket."""
         ...
-
-
-__all__ = ["Container", "Runtime", "RuntimeFailure"]

@@ -124,6 +124,3 @@ class States:
 def _move(one: Tracked, status: Status, now: int) -> None:
     if one.status != status:
         one.status, one.since = status, now
-
-
-__all__ = ["STRATEGIES", "States", "Status", "Strategy", "Tracked"]

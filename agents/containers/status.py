@@ -130,6 +130,3 @@ def _row(label: str, text: str) -> list[str]:
     parts = textwrap.wrap(plain, WIDTH, break_on_hyphens=False) if len(plain) > WIDTH else [plain]
     lines = [f"| {label:<27}: {parts[0]:<67} |"]
     return lines + [f"| {'':>27}  {part:<67} |" for part in parts[1:]]
-
-
-__all__ = ["FILE", "StatusError", "description", "earlier", "read", "table", "write"]

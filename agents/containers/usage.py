@@ -116,8 +116,3 @@ def driver_majors(file: Path = Path("/proc/devices")) -> frozenset[int]:
         return majors(file.read_text())
     except (OSError, UnicodeDecodeError):
         return frozenset()
-
-
-__all__ = [
-    "UsageError", "VARIABLE", "chips_of_environment", "chips_of_paths", "chips_of_rules", "driver_majors", "majors",
-]  # fmt: skip

@@ -135,6 +135,3 @@ class _SuperPodWorks:
         await SuperPod(
             self._node, sorted(state.ids), self._client, self._driver.calls.ask, self._clock, self._folder / MARKS
         ).run()
-
-
-__all__ = ["hardware_part"]

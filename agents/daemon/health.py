@@ -116,6 +116,3 @@ async def serve(settings: HealthSettings, known: Callable[[], bool]) -> None:
             await asyncio.sleep(ticks.due(time.monotonic(), BEAT) - time.monotonic())
     finally:
         await server.close()
-
-
-__all__ = ["HealthSettings", "Liveness", "add", "chosen", "serve"]

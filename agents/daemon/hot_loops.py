@@ -39,6 +39,3 @@ def place_of(frame: FrameType | None) -> str:
         rows.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}")
         frame = frame.f_back
     return " < ".join(rows)
-
-
-__all__ = ["place_of", "start"]

@@ -93,6 +93,3 @@ def _present(folder: int, name: str) -> bytes | None:
             return source.read(MAX_BYTES + 1)
     except OSError:
         return None  # missing, or a link: replaced
-
-
-__all__ = ["TopologyFile"]

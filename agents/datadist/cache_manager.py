@@ -286,6 +286,3 @@ def _tensors(side: str, layers: range | None, per_layer: int, tensors: int) -> l
     if not numbers or min(numbers) < 0 or max(numbers) >= tensors:
         raise ValueError(f"the {side} {layers} is outside the {tensors} tensors of the cache")
     return numbers
-
-
-__all__ = ["CacheManager", "Owner", "REQUEST"]

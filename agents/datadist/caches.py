@@ -319,9 +319,3 @@ class Registry:
         """Return whether this cache is still registered."""
         with self._lock:
             return self._caches.get(cache.cache_id) is cache
-
-
-__all__ = [
-    "BlocksCacheKey", "Cache", "CacheDesc", "CacheKeyByIdAndIndex", "DataType", "Placement", "Registry", "Tensor",
-    "tensor",
-]  # fmt: skip

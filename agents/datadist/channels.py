@@ -187,6 +187,3 @@ def environment() -> Mapping[str, str]:
 
 def _no_password() -> str:
     raise OSError("the key is encrypted, and a process has no terminal to ask for its password: name one that is not")
-
-
-__all__ = ["Channel", "OPTIONS", "PlainChannel", "TlsChannel", "TlsFiles", "VARIABLES", "channel", "environment"]

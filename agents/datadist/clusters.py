@@ -91,6 +91,3 @@ class LLMClusterInfo:
     def __repr__(self) -> str:
         remote = ", ".join(f"{ip_text(ip)}:{port}" for ip, port in self._remote)
         return f"LLMClusterInfo(remote_cluster_id={self._remote_cluster_id}, remote=[{remote}])"
-
-
-__all__ = ["LLMClusterInfo", "ip_number", "ip_text", "whole"]

@@ -231,6 +231,3 @@ def _check_text(field: str, option: str, text: str) -> None:
         raise ValueError(f"{option} must be a whole number, not {text[:32]!r}")
     else:
         check(option, int(text[:20]))
-
-
-__all__ = ["LLMConfig", "LLMRole", "OPTIONS", "Options", "addresses"]

@@ -251,6 +251,3 @@ async def _ended(task: asyncio.Task[None]) -> None:
 
 async def _soon(call: Any) -> Any:
     return call()
-
-
-__all__ = ["LLMDataDist"]

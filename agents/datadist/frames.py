@@ -118,9 +118,3 @@ def decode(data: bytes | bytearray, shape: type[Body]) -> Body:
         return msgspec.json.decode(data, type=shape)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise BadFrame(f"{shape.__name__}: {error}"[:300]) from error
-
-
-__all__ = [
-    "BadFrame", "Blocks", "HEAD", "Hello", "Kind", "MAX_BODY", "Region", "RegionName", "UNKEYED", "Welcome", "decode",
-    "encode", "head", "read_head",
-]  # fmt: skip

@@ -312,6 +312,3 @@ class Links:
         for peer in list(self.peers.values()):
             peer.close("finalized")
         self.peers.clear()
-
-
-__all__ = ["HANDSHAKE", "Links", "MAX_LINKS"]

@@ -268,6 +268,3 @@ def _info(order: LinkOrder) -> LLMClusterInfo:
 def _same_link(one: LinkOrder, other: LinkOrder) -> bool:
     """Return whether both orders name the same link, whichever KVLinks they come from."""
     return msgspec.structs.replace(one, links=()) == msgspec.structs.replace(other, links=())
-
-
-__all__ = ["OrderedLinks"]

@@ -267,6 +267,3 @@ class Peer:
             await transfer.send_blocks(self._channel, source, tensors, blocks)
 
         return await self.ask(Kind.WRITE, frames.encode(wanted), payload=payload, timeout=timeout)
-
-
-__all__ = ["CODES", "Peer"]

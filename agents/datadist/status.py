@@ -57,6 +57,3 @@ class LLMException(RuntimeError):
     def __init__(self, message: str, status_code: LLMStatusCode = LLMStatusCode.LLM_FAILED) -> None:
         super().__init__(f"{message} ({status_code.name})")
         self.status_code = status_code
-
-
-__all__ = ["LLMException", "LLMStatusCode"]

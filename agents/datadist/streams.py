@@ -54,6 +54,3 @@ def tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
     # keepalive sends nothing while bytes are unacknowledged, which would otherwise last a quarter of an hour
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
-
-
-__all__ = ["read_body", "read_head", "read_into", "send", "tune"]

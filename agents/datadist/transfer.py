@@ -76,6 +76,3 @@ async def skip(channel: Channel, length: int) -> None:
         part = memoryview(buffer)[: min(length, len(buffer))]
         await read_into(channel, part)
         length -= len(part)
-
-
-__all__ = ["check", "receive_blocks", "runs", "send_blocks", "skip"]

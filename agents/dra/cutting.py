@@ -102,6 +102,3 @@ def _is(there: Mapping[int, VNPU], one: PreparedDevice) -> bool:
     """Whether the vNPU that a part names is there, and is one of its chip and template."""
     found = there.get(one.vnpu)
     return bool(one.template) and found is not None and (found.chip, found.template) == (one.chip, one.template)
-
-
-__all__ = ["ClaimCutter"]

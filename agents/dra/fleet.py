@@ -52,6 +52,3 @@ class FleetSlices:
             if await self._api.read_object(f"{GROUP}/{version}/deviceclasses/{DRIVER}") is not None:
                 return True
         return False
-
-
-__all__ = ["FleetSlices"]

@@ -76,6 +76,3 @@ def _of_template(total: ChipCapacity, size: TemplateSize) -> dict[str, int]:
 
 def _text(amounts: Mapping[str, int]) -> dict[str, str]:
     return {name: f"{amount}Mi" if name == "memory" else str(amount) for name, amount in amounts.items()}
-
-
-__all__ = ["ChipParts", "Part", "chip_parts", "parts_of"]

@@ -5,6 +5,3 @@ from __future__ import annotations
 
 class DriverError(Exception):
     """The driver refused or failed a call; the text is bounded and fit for a report."""
-
-
-__all__ = ["DriverError"]

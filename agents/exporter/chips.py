@@ -158,6 +158,3 @@ def _vnpus(found: Sequence[dict[str, Any]]) -> tuple[Vnpu, ...]:
         )
         for vnpu in sorted(found, key=lambda vnpu: int(vnpu["id"]))
     )  # fmt: skip
-
-
-__all__ = ["Chip", "ChipList", "Machine", "PERIOD", "Vnpu", "model_name"]

@@ -196,5 +196,3 @@ COLLECTORS: Final[Mapping[str, Collector]] = {
     "utilization": utilization, "npu": npu, "ddr": ddr, "hbm": hbm, "sio": sio, "hccs": hccs, "pcie": pcie,
     "vnpu": vnpu,
 }  # fmt: skip
-
-__all__ = ["COLLECTORS", "Collector", "Reader", "first_link"]

@@ -185,6 +185,3 @@ def _check(metric: Any) -> None:
     for kept, rule in rules:
         if not kept:
             raise CollectorError(f"metric {name!r}: {rule}")
-
-
-__all__ = ["ENTRY_POINTS", "CollectorError", "Collectors", "CustomMetric"]

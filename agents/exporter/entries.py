@@ -91,6 +91,3 @@ def entries(machine: Machine, containers: Containers) -> Iterator[Entry]:
         else:
             device = chip.logic if machine.family == A5 else chip.phy
             yield Entry(chip, None, tuple(containers.get(device, ())))
-
-
-__all__ = ["Container", "Containers", "Entry", "NotServed", "RuntimeFault", "SHARED", "entries"]

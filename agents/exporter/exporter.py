@@ -286,6 +286,3 @@ def _signature(folder: Path) -> tuple[tuple[int, int, int] | None, ...]:
         except OSError:
             found.append(None)
     return tuple(found)
-
-
-__all__ = ["ContainerSource", "Exporter", "version"]

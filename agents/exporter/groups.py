@@ -158,6 +158,3 @@ def _entries(path: Path) -> list[Any] | None:
         _log.warning("a configuration cannot be read, defaults hold", at=str(path), error=error)
         return None
     return found
-
-
-__all__ = ["CARD_MAINBOARDS", "DEFAULTS", "FOLDER", "Group", "ONCE", "TEXT", "configured", "supported"]

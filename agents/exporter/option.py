@@ -25,6 +25,3 @@ def chosen(options: argparse.Namespace) -> ExporterSettings | None:
     if settings.platform == TELEGRAF:
         raise ValueError("--exporter: Telegraf reads standard output; run belay exporter -platform=Telegraf on its own")
     return settings
-
-
-__all__ = ["add", "chosen"]

@@ -234,6 +234,3 @@ def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
 
 def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(float(value))
-
-
-__all__ = ["CONTENT_TYPE", "Page", "machine_counts"]

@@ -48,6 +48,3 @@ async def _run(settings: ExporterSettings, source: Source) -> None:
             _log.exception("the exporter failed")
         times = 0 if time.monotonic() - begin > RETRY_SECONDS[-1] else times + 1
         await asyncio.sleep(RETRY_SECONDS[min(times, len(RETRY_SECONDS) - 1)])
-
-
-__all__ = ["exporter_part"]

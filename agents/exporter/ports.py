@@ -149,6 +149,3 @@ async def _tried(work: Awaitable[Any]) -> Any:
         return await work
     except DriverError:
         return None
-
-
-__all__ = ["Ports"]

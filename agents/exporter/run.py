@@ -183,6 +183,3 @@ class _Rotated(logging.handlers.RotatingFileHandler):
             with contextlib.suppress(OSError):
                 if path.stat().st_mtime < oldest:
                     path.unlink()
-
-
-__all__ = ["main", "serve"]

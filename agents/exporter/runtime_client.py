@@ -67,6 +67,3 @@ class RuntimeClient:
             text = f"{error.code().name}: {error.details() or ''}"[:300]
             kind = NotServed if error.code() == grpc.StatusCode.UNIMPLEMENTED else RuntimeFault
             raise kind(text) from error
-
-
-__all__ = ["RuntimeClient"]

@@ -213,6 +213,3 @@ def driver_majors(path: Path = MAJORS) -> frozenset[int]:
     except OSError as error:
         _log.warning("device numbers cannot be read", path=str(path), error=error)
     return frozenset(found)
-
-
-__all__ = ["MODES", "Runtimes", "driver_majors"]

@@ -92,6 +92,3 @@ class Cache:
             for chip in [chip for chip in samples if chip != NODE and chip not in chips]:
                 del samples[chip]
                 self.changes[group] = self.changes.get(group, 0) + 1
-
-
-__all__ = ["Cache", "FAILED", "NODE", "Sample", "Value", "checked"]

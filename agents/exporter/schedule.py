@@ -61,6 +61,3 @@ class Lane:
         if not self._next:
             return ONLY_ONCE if self._had else EMPTY
         return max(LEAST, min(self._next.values()) - self._now())
-
-
-__all__ = ["Lane", "Work"]

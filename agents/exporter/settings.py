@@ -319,6 +319,3 @@ def _pairs(arguments: Sequence[str]) -> dict[str, str]:
                 raise FlagError(f"-{name}: needs a value")
         found[name] = value
     return found
-
-
-__all__ = ["ExporterSettings", "FLAGS", "FlagError", "PROMETHEUS", "TELEGRAF", "duration", "parse", "usage"]

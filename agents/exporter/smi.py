@@ -175,5 +175,3 @@ READINGS: Final[dict[str, Callable[[_Turn, Sequence[Any]], Awaitable[Any]]]] = {
     "health": _health, "codes": _codes, "processes": _processes, "hbm": _hbm, "ddr": _ddr,
     "utilisation": _utilisation, "utilisations": _utilisations, "ecc": _ecc, "vnpus": _vnpus,
 }  # fmt: skip
-
-__all__ = ["SmiSource"]

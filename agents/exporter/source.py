@@ -139,6 +139,3 @@ class DcmiSource:
 
 def _readings(found: list[dict[str, Any]]) -> list[Reading]:
     return [Reading(answer.get("value"), answer.get("error", "")) for answer in found]
-
-
-__all__ = ["Reading", "DcmiSource", "Place", "SECONDS", "Source"]

@@ -388,6 +388,3 @@ BY_NAME: Final[Mapping[str, Metric]] = {metric.name: metric for metric in METRIC
 def of_group(group: str) -> tuple[Metric, ...]:
     """The metrics of one collection group."""
     return tuple(metric for metric in METRICS if group in metric.group.split("|"))
-
-
-__all__ = ["BY_NAME", "LABELS", "METRICS", "Metric", "PRODUCTS", "UBOE_KEYS", "UB_KEYS", "of_group"]

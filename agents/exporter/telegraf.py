@@ -104,6 +104,3 @@ def _field(value: float | str) -> str:
     if isinstance(value, int):
         return f"{min(value, _MOST)}i"
     return str(int(value)) if value == int(value) else repr(value)
-
-
-__all__ = ["Lines", "lines"]

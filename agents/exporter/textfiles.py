@@ -151,6 +151,3 @@ def _check(path: Path, found: _File) -> None:
     labels = found.data_list[0].label
     if len(labels) > MOST_LABELS or any(LABEL_NAME.fullmatch(name) is None for name in labels):
         raise TextFileError(f"{path}: data_list[0].label: at most {MOST_LABELS} labels, named by letters, digits and _")
-
-
-__all__ = ["TextFileError", "TextFiles", "TextMetric"]

@@ -92,6 +92,3 @@ def of_inspection(document: Mapping[str, Any]) -> tuple[int, ...]:
         if match:
             found.append(int(match[1]))
     return tuple(found)
-
-
-__all__ = ["VARIABLE", "of_environment", "of_inspection", "of_spec", "parse"]

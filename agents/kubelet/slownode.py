@@ -59,6 +59,3 @@ class SlowNode:
         """Watch the settings. Never returns."""
         async for body in self._cluster.config_map(*MAP):
             self.settings = settings_of((body or {}).get("data") or {})
-
-
-__all__ = ["SlowNode", "settings_of"]

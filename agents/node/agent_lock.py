@@ -68,6 +68,3 @@ class AgentLock:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
-
-
-__all__ = ["FILE", "AgentLock"]

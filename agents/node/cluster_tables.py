@@ -135,6 +135,3 @@ def _levels(levels: Levels, order: list[str], key: Callable[[str], str]) -> dict
 
 def _frequency(rule: Rule) -> Frequency:
     return Frequency(rule.times, rule.window * 1000, rule.level, (rule.release or 0) * 1000, _RULE)
-
-
-__all__ = ["ClusterTables", "rules_in_force"]

@@ -151,6 +151,3 @@ class CommitTrust:
             os.replace(fresh, self._file)
         except OSError as error:
             _log.warning("the commit believed last cannot be kept on disk", reason=error)
-
-
-__all__ = ["CommitTrust"]

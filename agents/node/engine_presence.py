@@ -71,6 +71,3 @@ class EnginePresence:
         if self._trust.required:  # who pins keys expects orders, and a deletion must not switch that off
             return True
         return any(there is not False for there in (followed.orders_there, followed.policy_there, self._sync))
-
-
-__all__ = ["ABSENT_SECONDS", "EnginePresence"]

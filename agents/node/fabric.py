@@ -316,6 +316,3 @@ def _ipv4(name: str) -> str:
         ip = ipaddress.IPv4Address(fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, request)[20:24])
         return "" if ip.is_loopback or ip.is_unspecified or ip.is_link_local else str(ip)
     return ""
-
-
-__all__ = ["Eid", "Nics", "RACKED", "level_lists", "npus_per_node", "parse_eid", "rack_of"]

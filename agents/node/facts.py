@@ -34,6 +34,3 @@ class Facts(Protocol):
     async def driver(self) -> None:
         """Read faults, processes and vNPUs from the driver into the state."""
         ...
-
-
-__all__ = ["Facts", "ActRefused", "FactUnavailable"]

@@ -157,6 +157,3 @@ async def _bounded(process: asyncio.subprocess.Process) -> bytes:
     while part := await process.stderr.read(4096):
         kept = (kept + part)[:MAX_OUTPUT]
     return kept
-
-
-__all__ = ["ERROR", "FOLDER", "MAX_PLUGINS", "SECONDS", "Device", "Hook", "HookError", "Hooks"]

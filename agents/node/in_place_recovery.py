@@ -84,6 +84,3 @@ class InPlaceRecovery:
 
     def _end(self, result: str) -> Step:
         return Step(result=result, stage=self._stage)
-
-
-__all__ = ["CODES", "HEALING", "PROCESSES", "READY_SECONDS", "RESETTING", "Step", "InPlaceRecovery"]

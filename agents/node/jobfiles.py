@@ -156,6 +156,3 @@ async def _follow(state: NodeState, cluster: ApiServer, clock: Clock, place: Pla
             except OSError as error:
                 state.problems[problem] = f"{problem} cannot be written: {error.strerror or error}"[:MAX_TEXT]
             await clock.sleep(PERIOD)
-
-
-__all__ = ["RESET_ROOT", "TRACE_ROOT", "Place", "Roots", "clear", "keep_job_files", "mounted", "write"]

@@ -99,6 +99,3 @@ def _busy(state: NodeState, vnpu: VNPU) -> bool:
     """A process on the chip that no pod explains may be on any of its vNPUs."""
     unexplained = state.processes.get(vnpu.chip, 0) > 0 and not state.users.chips.get(vnpu.chip)
     return vnpu.id in state.users.vnpus or unexplained
-
-
-__all__ = ["Layouts", "blocked_by", "needed_change"]

@@ -61,6 +61,3 @@ class LinkTrust:
             os.replace(fresh, self._file)
         except OSError as error:
             _log.warning("the age of orders for links cannot be kept on disk", reason=error)
-
-
-__all__ = ["LinkTrust"]

@@ -222,6 +222,3 @@ def _held(handle: int) -> bool:
     finally:
         os.close(number)
     return False
-
-
-__all__ = ["LinkFolders", "LinkPart", "ROOT"]

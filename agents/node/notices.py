@@ -65,6 +65,3 @@ def _ids(ring: Sequence[Chip]) -> str:
 
 def _time(now_ms: int) -> str:
     return datetime.fromtimestamp(now_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
-
-
-__all__ = ["COMPLETE", "FAILED", "RELEASE", "START", "Notice", "released", "reset_ended", "reset_started"]

@@ -187,6 +187,3 @@ class OwnResets:
             # how many resets there were is not known: none is left until the window is over
             _log.warning("past resets cannot be read, all count as used", node=self._state.node, error=error)
             self._spent = [_Spent(self._clock.now_ms(), tuple(self._state.ids))] * TOKENS
-
-
-__all__ = ["AGAIN", "TOKENS", "WINDOW", "OwnResets"]

@@ -59,6 +59,3 @@ class ResetPlugins:
     def others(self) -> list[str]:
         """The plugins of this site that are on (`hooks.py`), in the order of the file."""
         return [name for name, state in self._on.items() if state and name not in DEFAULTS]
-
-
-__all__ = ["DEFAULTS", "FILE", "OUT_OF_BAND", "RECORD", "ResetPlugins"]

@@ -53,6 +53,3 @@ def derived(
         if rows := [row for row in rows if row.code not in known]:
             found[chip] = tuple(rows)
     return found
-
-
-__all__ = ["PORT_CODES", "PortsDown", "UB_DOWN", "UBOE_DOWN", "derived"]

@@ -253,6 +253,3 @@ class _NamedClient:
 def named(client: KubeClient, names: PublicNames) -> KubeClient:
     """The same client with names swapped; without names the client itself."""
     return cast(KubeClient, _NamedClient(client, names)) if names else client
-
-
-__all__ = ["FILE", "PublicName", "PublicNames", "named", "read_names"]

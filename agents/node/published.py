@@ -100,6 +100,3 @@ class PublishedUpgrades:
     def names_chips(self) -> bool:
         """Whether the ConfigMap, as the agent wrote it, names chips that an operator may take out."""
         return self._read and bool(self._manual)
-
-
-__all__ = ["MANUAL_SECONDS", "PublishedUpgrades"]

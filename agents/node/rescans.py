@@ -63,6 +63,3 @@ class Rescans:
         state.failed_resets -= well
         left = ",".join(state.name(chip) for chip in idle if chip not in well)
         _log.info("chips whose reset failed were looked for again", chips=names, not_well=left)
-
-
-__all__ = ["Rescans"]

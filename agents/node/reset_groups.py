@@ -40,6 +40,3 @@ async def _ask(state: NodeState, driver: Driver) -> None:
     for chip in state.ids:
         if chip not in state.reset_with:
             state.reset_with[chip] = tuple(sorted({chip, *await driver.reset_group(chip)}))
-
-
-__all__ = ["group_of", "learn"]

@@ -127,6 +127,3 @@ class Resetter:
         for chip in chips:
             while await self._driver.boot_status(chip) != BOOTED:
                 await self._clock.sleep(self._settings.scaled(self._settings.boot_poll))
-
-
-__all__ = ["OUT_OF_BAND_BOOT", "Resetter"]

@@ -187,5 +187,3 @@ def _covered(spans: Iterable[_Span], begin: int, end: int) -> int:
 
 _DECODER: Final = msgspec.json.Decoder(Marker)
 _COLLECTIVE: Final = msgspec.json.Decoder(_Collective)
-
-__all__ = ["Groups", "KEPT", "LEAST_STEPS", "RankSteps", "kind_of"]

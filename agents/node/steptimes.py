@@ -254,6 +254,3 @@ def _read(folder: int, name: str, offset: int, limit: int) -> bytes:
             return b""
         stream.seek(offset)
         return stream.read(limit)
-
-
-__all__ = ["ROOT", "StepTimes", "groups_of"]

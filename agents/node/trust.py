@@ -241,6 +241,3 @@ def _is_named(signer: str, row: str) -> bool:
     """Whether a signer (``name (fingerprint)``) is the person or the key that a line names."""
     name, _, rest = signer.rpartition(" (")
     return row in (name, rest.removesuffix(")"), signer)
-
-
-__all__ = ["REFUSED", "UNSIGNED", "VERIFIED", "OrderTrust"]

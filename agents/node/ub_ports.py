@@ -79,6 +79,3 @@ class UbPorts:
         if (die, port) not in known:
             known[die, port] = await self._tool.port_enabled(chip.logic_id, die, port)
         return known[die, port]
-
-
-__all__ = ["EVERY", "LOOK", "UbPorts"]

@@ -177,6 +177,3 @@ def _longest_release(rules: CodeRules) -> int:
     """Milliseconds after which chips without a reason are released; 0 means never, as when one rule has no end."""
     times = [rule.release_ms for rule in rules.frequency.values()]
     return max(times) if times and all(times) else 0
-
-
-__all__ = ["AUTOFILL", "AUTOFILL_CODE", "DURATION", "FREQUENCY", "Reason", "Upgrades", "grouped"]

@@ -77,6 +77,3 @@ def _compile(program: str, file: Path, arguments: Sequence[str]) -> Path:
     fresh.chmod(0o550)
     fresh.replace(file)
     return file
-
-
-__all__ = ["BuildError", "DRIVER", "RUNTIME", "build", "compiler"]

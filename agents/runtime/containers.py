@@ -108,6 +108,3 @@ def _json(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-__all__ = ["MARK", "Running", "running"]

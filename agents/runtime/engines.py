@@ -206,6 +206,3 @@ def remove(scene: str, text: str, before: str | None) -> str:
         return ENGINES[scene].remove(text, before if before and before != NAME else "")
     except tomltext.EditError as error:
         raise EngineError(str(error)) from error
-
-
-__all__ = ["ENGINES", "Edit", "EngineError", "add", "remove"]

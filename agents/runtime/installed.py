@@ -158,9 +158,3 @@ def write(path: Path, body: bytes, mode: int) -> None:
 
 def digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
-
-
-__all__ = [
-    "FOLDER", "HOME", "Host", "INFO", "InstallError", "LISTS", "NAMES", "RECORD", "check", "digest", "info_of",
-    "read_record", "status", "text_of", "write",
-]  # fmt: skip

@@ -133,5 +133,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-__all__ = ["HEADER", "header", "policies", "template_names"]

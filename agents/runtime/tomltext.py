@@ -228,6 +228,3 @@ def _parts(text: str) -> Path | None:
             return None
         at += 1
     return None
-
-
-__all__ = ["EditError", "add_table", "dotted", "read", "remove_table", "set_value", "table"]

@@ -339,6 +339,3 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-__all__ = ["HttpResponse", "HTML", "Handler", "LANDING", "Server", "TEXT"]

@@ -113,6 +113,3 @@ def _within(address: str, networks: Sequence[Network]) -> bool:
     if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
         found = found.ipv4_mapped
     return any(found in network for network in networks)
-
-
-__all__ = ["RequestLimiter", "Limits", "Network"]

@@ -59,6 +59,3 @@ def server(trouble: Callable[[], str], certificate: Certificate | None = None) -
         busy=HTTPStatus.TOO_MANY_REQUESTS,
         other_methods=HTTPStatus.METHOD_NOT_ALLOWED,
     )
-
-
-__all__ = ["ProbeLimiter", "handler", "server"]

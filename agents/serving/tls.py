@@ -67,6 +67,3 @@ class Certificate:
             except OSError:
                 found.append((0, 0))
         return tuple(found)
-
-
-__all__ = ["CHECK_SECONDS", "Certificate", "TlsError"]

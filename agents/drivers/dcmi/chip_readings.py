@@ -60,6 +60,3 @@ def _value(answer: Mapping[str, Any]) -> Any:
 
 def _timed_out(answer: Any) -> bool:
     return isinstance(answer, DcmiError) and answer.code == TIMED_OUT
-
-
-__all__ = ["AskDriver", "ChipReadings"]

@@ -191,6 +191,3 @@ def _eid(text: str) -> bytes:
     if len(raw) != 16:
         raise DriverError(f"{text[:64]!r} is not an EID: 32 hex digits")
     return raw
-
-
-__all__ = ["Control", "IN_BAND", "OUT_OF_BAND"]

@@ -428,6 +428,3 @@ def _disconnected(network: Any) -> bool:
 
 def _plane(code: str) -> Plane:
     return "network" if code in NETWORK_CODES else "chip"
-
-
-__all__ = ["DcmiDriver"]

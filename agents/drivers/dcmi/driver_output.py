@@ -48,6 +48,3 @@ async def log(stream: asyncio.StreamReader) -> None:
 def _report(dropped: int) -> None:
     if dropped:
         _log.warning("output of the driver dropped", bytes=dropped, lines_logged=LINES)
-
-
-__all__ = ["LINES", "log"]

@@ -29,9 +29,3 @@ class DcmiError(DriverError):
     def supported(self) -> bool:
         """Whether the driver supports the call; otherwise a retry never succeeds."""
         return self.code not in (NOT_SUPPORTED, SYMBOL_MISSING)
-
-
-__all__ = [
-    "BUSY", "CLOSE_FAILED", "DcmiError", "LIBRARY_MISSING", "NOT_READY", "NOT_SUPPORTED", "SYMBOL_MISSING",
-    "TIMED_OUT", "WORDS",
-]  # fmt: skip

@@ -78,8 +78,3 @@ def reset_group(
     if product == DUO:
         return own
     return [chip]
-
-
-__all__ = [
-    "A1", "A2", "A3", "A5", "DUO", "INFER_CARD_BOARDS", "P310", "RUN_MODES", "card_type", "family", "reset_group",
-]  # fmt: skip

@@ -194,6 +194,3 @@ def _ports(info: Any) -> dict[str, list[int]]:
         "crc": list(info.crc_err_cnt),
         "retry": list(info.retry_cnt),
     }
-
-
-__all__ = ["Gauges"]

@@ -140,6 +140,3 @@ def _address(raw: bytes, ip_type: int) -> str:
     if ip_type == 0:
         return str(ipaddress.IPv4Address(raw[:4])) if any(raw[:4]) else ""
     return str(ipaddress.IPv6Address(raw)) if any(raw) else ""
-
-
-__all__ = ["Identity"]

@@ -120,6 +120,3 @@ class Interface:
 def text(array: Any) -> str:
     """Return a zero-terminated array of bytes as text."""
     return bytes(array).split(b"\0", 1)[0].decode("utf-8", "replace").strip()
-
-
-__all__ = ["Interface", "MAX_CHIPS", "ChipLocation", "text"]

@@ -123,6 +123,3 @@ class Library:
                 function.restype = ctypes.c_int
             self._bound[name] = function
         return self._bound[name]
-
-
-__all__ = ["Library", "NAME", "find", "trusted"]

@@ -127,5 +127,3 @@ SWITCH: dict[str, tuple[Any, ...]] = {
 """The bus switch's own library, `liblingqu-dcmi.so`."""
 
 ALL = {**V1, **V2, **SWITCH}
-
-__all__ = ["ALL", "FAULT_CALLBACK", "SWITCH", "SWITCH_CALLBACK", "V1", "V2"]

@@ -300,6 +300,3 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(END_SECONDS):
             await process.wait()
-
-
-__all__ = ["MAX_HUNG", "Supervisor"]

@@ -118,6 +118,3 @@ def assembled(event_type: int, sub_type: int, peer: int, port: int) -> str:
     fault = "na" if sub_type == NO_SUB_TYPE else str(sub_type)
     name = "na" if port in NO_PORT else PEERS.get(peer, "na")
     return f"[0x{event_type & 0xFFFFFFFF:08x},{fault},{name},na]"
-
-
-__all__ = ["NAME", "ActiveSwitchFault", "Switch", "assembled"]

@@ -52,6 +52,3 @@ def _compile(folder: Path, name: str, source: str, compiler: str) -> Path:
     fresh.chmod(0o755)
     fresh.replace(library)
     return library
-
-
-__all__ = ["BuildError", "build", "build_switch", "place_hccn_tool"]

@@ -237,6 +237,3 @@ def _wake(address: int) -> None:
     """Wake the threads of libraries that wait for events (futex(2); their count stands at the address)."""
     number = _FUTEX_CALL[os.uname().machine]
     ctypes.CDLL(None).syscall(c_long(number), c_void_p(address), _FUTEX_WAKE, _EVERYONE, None, None, 0)
-
-
-__all__ = ["SimChip", "SimState", "Standin"]

@@ -160,6 +160,3 @@ def tables(text: str) -> list[list[list[str]]]:
         elif not line.startswith("+"):
             inside = False
     return found
-
-
-__all__ = ["AT_ONCE", "LIMIT", "Runner", "pairs", "tables"]

@@ -182,6 +182,3 @@ class SmiDriver:
             raise DriverError(f"no vNPU {vnpu}")
         place = await self.place(self._vnpus.pop(vnpu))
         await self.smi.destroy(place.card, place.chip, vnpu)
-
-
-__all__ = ["SmiDriver"]

@@ -244,6 +244,3 @@ def _found(pattern: re.Pattern[str], text: str, what: str) -> str:
 
 def _shown(text: str) -> str:
     return repr(" ".join(text.split())[:_SHOWN])
-
-
-__all__ = ["HccnTool", "PATH", "Port", "bare", "measured"]

@@ -175,6 +175,3 @@ def _plain(key: str) -> str:
 
 def _shown(text: str) -> str:
     return repr(" ".join(text.split())[:_SHOWN])
-
-
-__all__ = ["Facts", "NpuSmi", "NpuSmiChip", "done", "places", "processes", "vnpus"]

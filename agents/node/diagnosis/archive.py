@@ -58,6 +58,3 @@ class LogArchive:
             total += path.stat().st_size
             if number >= MAX_ARCHIVES or (total > NODE_BYTES and number):
                 path.unlink(missing_ok=True)
-
-
-__all__ = ["LogArchive"]

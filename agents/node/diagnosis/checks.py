@@ -66,6 +66,3 @@ def _sections(text: str) -> Iterator[tuple[str, str, list[str]]]:
             lines.append(line)
     if chip:
         yield chip, command, lines
-
-
-__all__ = ["look_at_checks"]

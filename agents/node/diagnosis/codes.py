@@ -93,5 +93,3 @@ _FORMS: Final[Mapping[LogSource, tuple[_Form, ...]]] = {
     LogSource.TRAINING: (*_MINDIE_FORMS, _CANN_FORM),
     LogSource.PLOG: (_CANN_FORM,),
 }
-
-__all__ = ["codes_in"]

@@ -249,6 +249,3 @@ def _unpacked(stream: BinaryIO, limit: int) -> bytes:
             total += len(part) or 1
             kept = (kept + part)[-limit:]
     return kept
-
-
-__all__ = ["CollectedLog", "CollectedNode", "newest_line", "nodes_in", "read_node"]

@@ -193,6 +193,3 @@ def _open(path: Path, roots: Sequence[Path], *, folder: bool = False) -> int | N
         os.close(at)
         raise
     return at
-
-
-__all__ = ["ROOTS", "cut", "logs_of", "read_end"]

@@ -229,6 +229,3 @@ def _line_at(data: bytes, lowered: bytes, at: int) -> tuple[str, int]:
 def _lines_with(data: bytes, lowered: bytes, anchor: bytes) -> Iterator[str]:
     for _, line, _ in _matches(data, lowered, anchor):
         yield line
-
-
-__all__ = ["Findings", "LogText", "last_stamp"]

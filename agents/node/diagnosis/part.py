@@ -210,6 +210,3 @@ def describe(
 
 
 _GROUP_KEYS: Final = (GROUP_NAME, VOLCANO_GROUP_NAME)
-
-
-__all__ = ["DiagnosisPart", "DiagnosisSettings", "describe", "failures"]

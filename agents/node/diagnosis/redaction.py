@@ -44,6 +44,3 @@ def redacted(text: str, *, addresses: bool = False) -> str:
     clean = _BEARER.sub(rf"\g<1> {HIDDEN}", clean)
     clean = _SHAPES.sub(HIDDEN, _IN_URL.sub(rf"\g<1>{HIDDEN}@", clean))
     return _ADDRESSES.sub("<address>", clean) if addresses else clean
-
-
-__all__ = ["HIDDEN", "redacted"]

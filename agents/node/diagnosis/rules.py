@@ -32,6 +32,3 @@ def shipped_rules(folder: Path | None = None) -> tuple[LogRule, ...]:
         except (yaml.YAMLError, msgspec.ValidationError, KeyError, AttributeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is not a document of kind DiagnosisRules: {error}") from error
     return tuple(found)
-
-
-__all__ = ["shipped_rules"]

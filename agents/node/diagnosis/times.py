@@ -107,6 +107,3 @@ def _year(ms: int) -> int:
     while calendar.timegm((year, 1, 1, 0, 0, 0)) * 1000 > ms:
         year -= 1
     return year
-
-
-__all__ = ["Stamp", "offset_in", "stamp_of", "zone_of"]

@@ -36,6 +36,3 @@ class Vocabulary:
 @lru_cache(maxsize=8192)
 def _words(text: bytes) -> tuple[bytes, ...]:
     return tuple(sorted(_WORD.findall(text), key=len, reverse=True)[:_MOST])
-
-
-__all__ = ["Vocabulary"]

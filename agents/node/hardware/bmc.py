@@ -204,6 +204,3 @@ def _search_path() -> str:
 
 def _package(tool: Tool) -> str:
     return "ipmitool" if tool == "ipmitool" else "freeipmi-tools"
-
-
-__all__ = ["Bmc", "BmcError", "BmcAccess"]

@@ -96,6 +96,3 @@ async def serial_number(bmc: Bmc) -> str:
         answer = await bmc.raw(FUNCTION, BOARD, _MANUFACTURER)
     text = answer[2 : 2 + MAX_SERIAL].decode("ascii", "replace")
     return "".join(letter for letter in text if letter.isprintable()).strip()
-
-
-__all__ = ["DEVICE_TYPES", "alarms", "records", "request", "serial_number"]

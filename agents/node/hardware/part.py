@@ -186,6 +186,3 @@ class Hardware:
             except (DriverError, ApiError) as error:
                 _log.warning("the serial number cannot be read", node=self._node, attempt=attempt, error=error)
                 await self._clock.sleep(1.0)
-
-
-__all__ = ["Hardware", "NodeSurroundings"]

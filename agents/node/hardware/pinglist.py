@@ -175,9 +175,3 @@ def _object(text: object, where: str) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise PingError(f"{where} must be a JSON object")
     return body
-
-
-__all__ = [
-    "Config", "EXTERNAL", "INTERNAL", "MAX_TARGETS", "PingError", "Target", "Tasks", "address", "by_source", "config",
-    "full_mesh", "listed", "members", "roce_config", "uid",
-]  # fmt: skip

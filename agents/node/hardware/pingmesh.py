@@ -235,6 +235,3 @@ class PingMesh:
             await self._ask(f"{self._kind}_stop", chip, task, timeout=CALL_SECONDS)
         except DriverError as error:
             self._notes.problem(f"chip {chip} does not stop pinging: {error}")
-
-
-__all__ = ["PingMesh"]

@@ -113,6 +113,3 @@ def _row(task: int, target: Target, one: Mapping[str, Any], now_ms: int) -> list
         task, target.src_type, target.src, target.dst_type, target.dst, one["min"], one["max"], one["average"], rate,
         rate, rate, now_ms,
     ]  # fmt: skip
-
-
-__all__ = ["COLUMNS", "PingFiles", "loss", "matched"]

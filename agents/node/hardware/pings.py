@@ -86,9 +86,3 @@ def read_list(file: Path) -> bytes:
     if len(data) > MAX_LIST:
         raise PingError(f"{file.name} is longer than {MAX_LIST} bytes")
     return data
-
-
-__all__ = [
-    "COLLECT_FACTOR", "CONFIG_MAP", "LABEL", "MAX_LIST", "NAMESPACE", "Maps", "PingRecords", "Rounds", "read_list",
-    "settings",
-]  # fmt: skip

@@ -97,6 +97,3 @@ def _window(key: _Path, number: int, rounds: Sequence[tuple[int, int, int]]) -> 
     chip, source, target = key
     lost = sum(one for _, _, one in rounds)
     return PathWindow(chip, source, target, number, len(rounds), mean, lost + sum(ok for _, ok, _ in rounds), lost)
-
-
-__all__ = ["PingWindows"]

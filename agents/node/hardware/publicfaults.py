@@ -71,6 +71,3 @@ def request(message: Mapping[str, Any]) -> pubfault_pb2.PublicFaultRequest:
             for fault in message["faults"]
         ],
     )
-
-
-__all__ = ["CLUSTERD", "GrpcPublicFaults", "request"]

@@ -204,6 +204,3 @@ def _checksum(data: bytes) -> int:
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return ~total & 0xFFFF
-
-
-__all__ = ["RocePings", "ping", "tp95"]

@@ -115,6 +115,3 @@ def chosen(options: argparse.Namespace) -> HardwareSettings | None:
         snapshots=options.snapshots,
         ras_root=os.environ.get("RAS_NET_ROOT_PATH", ""),
     )
-
-
-__all__ = ["HardwareSettings", "add", "chosen"]

@@ -178,6 +178,3 @@ async def _tail(stream: asyncio.StreamReader) -> str:
     while chunk := await stream.read(MAX_OUTPUT):
         last = (last + chunk)[-MAX_OUTPUT:]
     return " ".join(last.decode("utf-8", "replace").split())[-200:]
-
-
-__all__ = ["Snapshots", "Wanted", "wanted"]

@@ -153,6 +153,3 @@ class Clients:
             if found is not None:
                 self._last[kind.name] = found
         return dict(self._last) if self._last else None
-
-
-__all__ = ["DPC", "DTFS", "Clients", "StorageError", "parse", "read"]

@@ -130,6 +130,3 @@ class SuperPod:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             fresh.write_text(json.dumps(marks))
             os.replace(fresh, self._file)
-
-
-__all__ = ["NAME", "NAMESPACE", "SuperPod", "wanted"]

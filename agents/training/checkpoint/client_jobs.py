@@ -52,6 +52,3 @@ class ClientJobs:
         """Whether all clients belonged to jobs that have ended."""
         with self._guard:
             return self._any and not self._unknown and not self._running
-
-
-__all__ = ["ClientJobs"]

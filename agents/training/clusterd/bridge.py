@@ -126,6 +126,3 @@ class Bridge:
                 return 0
         log.warning("action %s is unknown", action[:64])
         return 0
-
-
-__all__ = ["Bridge", "pause_seconds"]

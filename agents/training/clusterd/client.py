@@ -192,6 +192,3 @@ def _credentials(folder: str) -> grpc.ChannelCredentials:
             raise ValueError(f"cert_path: {Path(folder) / name} cannot be read: {error.strerror}") from error
     authority, certificate, key = contents
     return grpc.ssl_channel_credentials(authority, key, certificate)
-
-
-__all__ = ["RecoverClient", "ClientInfo", "ROLE", "Status", "ranks", "server_address"]

@@ -83,6 +83,3 @@ class MindIO:
     def destroy(self) -> int:
         """Call ``tft_destroy_controller``."""
         return int(self._ttp.tft_destroy_controller() or 0)
-
-
-__all__ = ["TrainingController", "MindIO"]

@@ -285,9 +285,3 @@ def _faults(found: Any) -> dict[int, int]:
 def _details(error: grpc.RpcError) -> str:
     details = getattr(error, "details", None)
     return str(details() if callable(details) else error)[:300]
-
-
-__all__ = [
-    "DLRecoverManager", "ElasticRecoverManager", "callbacks", "register_with_retries", "report_process_fault",
-    "report_recover_status", "report_recover_strategy", "report_stop_complete",
-]  # fmt: skip

@@ -185,8 +185,3 @@ class LogWarning:
 
 
 Command = ToAgents | ToWorkers | ToController | ReportFaults | ReplySwitch | ReplyStress | LogWarning
-
-__all__ = [
-    "AgentStatus", "Command", "JobSettings", "JobState", "LogWarning", "ReplyStress", "ReplySwitch", "ReportFaults",
-    "Signal", "StressRequest", "SwitchRequest", "ToAgents", "ToController", "ToWorkers", "WorkerStatus",
-]  # fmt: skip

@@ -78,6 +78,3 @@ def to_file(name: str, environ: Mapping[str, str] | None = None) -> logging.Logg
 
 class _Terminal(logging.StreamHandler):  # type: ignore[type-arg]
     """The handler of the terminal; its class keeps it from being added twice."""
-
-
-__all__ = ["to_file"]

@@ -57,6 +57,3 @@ def read(file: Path = FILE) -> ResetState:
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{file}: not a reset file: {error}"[:300]) from error
-
-
-__all__ = ["FILE", "ResetState", "read"]

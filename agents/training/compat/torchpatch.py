@@ -57,6 +57,3 @@ def wait_until_allowed(own: list[int], file: Path, limit: float, sleep: Callable
         waited += PERIOD
     log.warning("workers start after %.0f s although the reset file names them", limit)
     return False
-
-
-__all__ = ["patch_torch_methods", "wait_until_allowed"]

@@ -158,6 +158,3 @@ class Reporter:
 def of_environment(world: int, local: int) -> Reporter | None:
     """The `reporter` of this process's environment."""
     return reporter(os.environ, world, local)
-
-
-__all__ = ["STAGES", "Reporter", "of_environment", "reporter", "stages"]

@@ -56,6 +56,3 @@ def call(work: Coroutine[Any, Any, T], timeout: float) -> T:
         raise TimeoutError(f"the training bus did not answer within {timeout:g} s") from None
     except concurrent.futures.CancelledError:
         raise TimeoutError("the training bus ended meanwhile") from None
-
-
-__all__ = ["call", "running", "submit"]

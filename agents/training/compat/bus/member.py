@@ -278,6 +278,3 @@ class Member:
         if self._streams.get(position) is stream:
             del self._streams[position]
             self.routes.forget(position)
-
-
-__all__ = ["BUFFERS", "Member"]

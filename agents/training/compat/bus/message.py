@@ -93,6 +93,3 @@ def rank_set(found: Any, limit: int = 100_000) -> tuple[int, ...]:
             raise ValueError(f"{text[:20]!r} is not a rank")
         ranks.add(int(text))
     return tuple(sorted(ranks))
-
-
-__all__ = ["MAX_BYTES", "Body", "Received", "parse", "rank_set", "ranks"]

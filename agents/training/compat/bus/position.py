@@ -90,9 +90,3 @@ def matches(dst: Position, found: Position) -> bool:
 def split(text: str) -> frozenset[str]:
     """The ranks of a field as a set, for comparisons with many members."""
     return frozenset(text.split(","))
-
-
-__all__ = [
-    "AGENT", "ALL", "LEVELS", "MANAGER", "NONE", "PROXY", "WORKER", "Position", "destination", "matches", "member",
-    "natural", "single", "split",
-]  # fmt: skip

@@ -135,6 +135,3 @@ class DuplicateFilter:
     def forget(self, uuid: str) -> None:
         """The message was not accepted: its second delivery counts as the first."""
         self._found.pop(uuid, None)
-
-
-__all__ = ["MAX_MEMBERS", "Routes", "DuplicateFilter", "Route"]

@@ -137,6 +137,3 @@ class TaskNet(tasknet_pb2_grpc.TaskNetServicer):
 def _job_of(context: Any) -> str:
     """The job that a caller says."""
     return str(dict(context.invocation_metadata() or ()).get(wire.JOB_KEY, ""))
-
-
-__all__ = ["TaskNet"]

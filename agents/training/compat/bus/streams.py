@@ -67,6 +67,3 @@ class DownStream:
         """Every message to send, until the stream is closed."""
         while (message := await self._queue.get()) is not None:
             yield message
-
-
-__all__ = ["DownStream"]

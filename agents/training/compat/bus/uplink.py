@@ -137,6 +137,3 @@ class Uplink:
 def _words(error: grpc.RpcError) -> str:
     details = getattr(error, "details", None)
     return str(details() if callable(details) else error)[:200]
-
-
-__all__ = ["Uplink"]

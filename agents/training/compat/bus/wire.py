@@ -68,9 +68,3 @@ def checked(found: Any) -> int:
     if not found.header.HasField("dst") or not found.header.HasField("src"):
         return codes.NO_POSITION
     return codes.OK
-
-
-__all__ = [
-    "ACK_SECONDS", "CLIENT_OPTIONS", "JOB_KEY", "SERVER_OPTIONS", "ack", "checked", "from_wire", "message", "new_uuid",
-    "to_wire",
-]  # fmt: skip

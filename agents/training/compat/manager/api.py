@@ -97,6 +97,3 @@ def _count(config: MutableMapping[str, Any], name: str, limit: int) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= limit:
         raise ValueError(f"{name} is {value!r:.40}, a number from 1 to {limit} is needed")
     return number
-
-
-__all__ = ["init_taskd_manager", "start_taskd_manager"]

@@ -191,6 +191,3 @@ def _whole(text: str) -> int:
     if not -1 <= number <= 1 << 31:
         raise ValueError(f"{number} is not a number of restarts")
     return number
-
-
-__all__ = ["ManagerCore"]

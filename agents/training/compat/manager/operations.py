@@ -164,6 +164,3 @@ def profiling_command(switches: Mapping[str, Any]) -> int:
     if all(switches.get(name) in ("off", "", None) for name in SWITCHES):
         return codes.PROFILING_OFF
     return codes.PROFILING_ALL if switches.get("CommunicationOperator") == "on" else codes.PROFILING_DEFAULT
-
-
-__all__ = ["LinkSwitch", "Profiling", "StressTest", "profiling_command", "stress_results"]

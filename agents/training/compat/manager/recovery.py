@@ -209,6 +209,3 @@ class HotSwitch:
             return Outcome(True, (controller(signal, constants.CHANGE_ACTION),))
         known = [action for action in dict.fromkeys(signal.actions) if action in constants.HOT_SWITCH_ACTIONS]
         return Outcome(True, tuple(controller(signal, action) for action in known))
-
-
-__all__ = ["ElasticTraining", "Handled", "HotSwitch", "Recover", "StopTrain"]

@@ -52,6 +52,3 @@ def init_grpc_client(frame: str = "pytorch") -> threading.Thread:
     thread = threading.Thread(target=init_grpc_process, args=(frame,), name="recover-client", daemon=True)
     thread.start()
     return thread
-
-
-__all__ = ["init_grpc_client", "init_grpc_process"]

@@ -94,6 +94,3 @@ class JobRescheduling:
         if (agent := state.agents.get(0)) is not None:
             agent.faults = ()
         return Outcome(True, (ToController((constants.DESTROY_CONTROLLER,)), ToAgents((0,), codes.EXIT_AGENT)))
-
-
-__all__ = ["JobRescheduling", "PodRescheduling"]

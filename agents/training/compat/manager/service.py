@@ -270,6 +270,3 @@ class ManagerService:
 
 def _short(nodes: tuple[int, ...]) -> str:
     return ",".join(map(str, nodes[:8])) + (f",… ({len(nodes)})" if len(nodes) > 8 else "")
-
-
-__all__ = ["ManagerService", "listen_address", "loop_seconds", "mindio_controller"]

@@ -215,6 +215,3 @@ def signal(found: Any) -> Signal:
 def _details(error: grpc.RpcError) -> str:
     details = getattr(error, "details", None)
     return str(details() if callable(details) else error)[:300]
-
-
-__all__ = ["RecoverSession", "signal"]

@@ -77,6 +77,3 @@ class Stream:
             self.holder = None
             self._held.clear()
         return list(outcome.commands), outcome.done
-
-
-__all__ = ["Outcome", "Plugin", "Stream"]

@@ -97,6 +97,3 @@ def start_taskd_agent() -> Any:
         log.error("start_taskd_agent: %s", NOT_INITIALISED)
         return None
     return ready().run()
-
-
-__all__ = ["init_taskd_agent", "register_func", "start_taskd_agent"]

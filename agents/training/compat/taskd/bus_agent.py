@@ -298,6 +298,3 @@ def _signal(pid: int, sig: int) -> bool:
             return stat.read().rpartition(")")[2].split()[0] != "Z"
     except (ProcessLookupError, FileNotFoundError, PermissionError):
         return False
-
-
-__all__ = ["MGR", "BusAgent", "NoManager", "report_timeout", "terminate"]

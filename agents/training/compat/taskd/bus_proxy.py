@@ -76,6 +76,3 @@ def probe(listen: str, job: str) -> Position | None:
             return None
     # a member of the same job answers an empty message with 4000, another one with 4999
     return wire.from_wire(answer.src) if answer.code == codes.NO_MESSAGE else None
-
-
-__all__ = ["HOST", "PORT", "address", "manager_port", "port", "probe", "server_rank", "start"]

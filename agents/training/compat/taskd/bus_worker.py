@@ -280,6 +280,3 @@ def destroy_taskd_worker() -> bool:
     if started:
         found.stop()
     return True
-
-
-__all__ = ["BusWorker", "destroy_taskd_worker", "init_taskd_worker", "start_taskd_worker"]

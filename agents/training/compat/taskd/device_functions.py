@@ -66,6 +66,3 @@ def stress(framework: str, op: int, environ: Mapping[str, str] | None = None) ->
 def _answer(code: int, error: Exception | None = None) -> str:
     reason = "" if error is None else f": {str(error)[:_MAX_REASON] or type(error).__name__}"
     return f"{int(code)}-{TEXTS[code]}{reason}".replace(",", ";")
-
-
-__all__ = ["MINDSPORE", "PYTORCH", "TESTS", "stress", "switch_links"]

@@ -86,6 +86,3 @@ def write(target: Path, groups: Mapping[str, Any]) -> None:
         os.replace(part, target)
     finally:
         part.unlink(missing_ok=True)
-
-
-__all__ = ["dump_group_info"]

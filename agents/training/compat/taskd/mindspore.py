@@ -244,6 +244,3 @@ def _named_within(state: resetfile.ResetState) -> float:
     """Seconds in which the file may name a failed process for a restart alone; rank 0's pod restarts as a whole."""
     enabled = os.environ.get("ENABLE_RESTART_FAULT_PROCESS") == "on" and os.environ.get("MS_NODE_RANK", "0") != "0"
     return NAMED_SECONDS if enabled or state.restart_process else 0.0
-
-
-__all__ = ["MSRunPlugin", "MindSporeProcesses"]

@@ -151,6 +151,3 @@ def _text(path: str) -> str:
             return file.read(1 << 12).strip()
     except OSError:
         return ""
-
-
-__all__ = ["FaultStatus", "MsRunFacts", "local_ranks"]

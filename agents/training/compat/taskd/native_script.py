@@ -97,6 +97,3 @@ def _written(logs: Any) -> bool:
     """Whether output of ranks is to be redirected or copied."""
     settings = (getattr(logs, name, 0) for name in ("_redirects", "_tee"))
     return any(any(one.values()) if isinstance(one, dict) else bool(one) for one in settings)
-
-
-__all__ = ["NotHere", "arguments", "possible", "protects_itself", "run"]

@@ -55,8 +55,3 @@ class Processes(Protocol):
 Function = Callable[..., Any]
 KILL_WORKER, START_ALL_WORKER, START_WORKER_LIST = "KILL_WORKER", "START_ALL_WORKER", "START_WORKER_LIST"
 MONITOR, RESTART = "MONITOR", "RESTART"
-
-__all__ = [
-    "KILL_WORKER", "MONITOR", "RESTART", "START_ALL_WORKER", "START_WORKER_LIST", "Function", "ProcessState",
-    "ProcessStatus", "Processes",
-]  # fmt: skip

@@ -163,6 +163,3 @@ def collective(name: str, group: Any) -> str:
     except (ImportError, AttributeError, RuntimeError, ValueError):
         pass  # the group is gone, or of a kind without a name
     return json.dumps({"opName": name, "groupName": communicator}, separators=(",", ":"))
-
-
-__all__ = ["COMMUNICATION", "DEFAULT", "Profiler", "collective"]

@@ -107,6 +107,3 @@ class Records:
 
 def _opener(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-
-
-__all__ = ["BASE", "Records", "folder"]

@@ -79,6 +79,3 @@ def _values(config: Any, rank: str) -> dict[str, str]:
     if not values["ServerRank"].isdigit():
         raise ValueError(f"ServerRank is {values['ServerRank'][:20]!r}, a number from 0 is needed")
     return values
-
-
-__all__ = ["destroy_taskd_proxy", "init_taskd_proxy"]

@@ -195,6 +195,3 @@ def wrap_rendezvous() -> None:
 
     setattr(rendezvous, _MARK, True)
     c10d.rendezvous = rendezvous
-
-
-__all__ = ["apply", "listen", "wrap_rendezvous"]

@@ -365,14 +365,3 @@ class TorchProcesses:
         """Wait for the other pods at torch's exit barrier."""
         self._agent._exit_barrier()
         return status.result
-
-
-__all__ = [
-    "TorchProcesses",
-    "contexts",
-    "monitor_workers",
-    "restart_workers",
-    "start_workers",
-    "stop_workers",
-    "succeeded",
-]

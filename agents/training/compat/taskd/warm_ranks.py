@@ -216,6 +216,3 @@ def _exists(pid: int) -> bool:
             return stat.read().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-__all__ = ["WarmContext", "WarmStart", "script_of"]

@@ -109,6 +109,3 @@ class ActionRequests(JobRanks):
         for rank in self.asked.missing:
             if rank in self.peers:
                 self.send(self.peers[rank], self.asked.messages[rank])
-
-
-__all__ = ["ActionRequest", "ActionRequests"]

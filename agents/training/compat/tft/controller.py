@@ -259,6 +259,3 @@ class Controller(ActionRequests):
             faults = {rank: int(FaultType.PROCESS) for rank in ranks}
         self.report("report_result", code, text, faults, strategy)
         self.log(f"result of {strategy or 'recovery'}: {code} {text}", warning=code not in (0, 201))
-
-
-__all__ = ["READY", "Controller", "NewFaultError", "Stage", "Steps"]

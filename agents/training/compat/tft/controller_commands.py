@@ -83,6 +83,3 @@ class Order:
     text: str = ""
     params: str = ""
     limit: float = 0.0
-
-
-__all__ = ["Close", "ControllerCommand", "EndController", "LogLine", "Order", "Report", "SendTo", "ControllerSettings"]

@@ -177,6 +177,3 @@ class JobRanks:
         known, kind = self.faults.get(peer.rank), FAULT_OF[peer.state]
         if peer.rank not in self.isolated and known not in (kind, FaultType.PROCESS):
             self.fault(peer.rank, kind, f"reports {peer.state.name}", peer.code)
-
-
-__all__ = ["FAULTY", "JobRanks"]

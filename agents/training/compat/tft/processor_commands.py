@@ -60,6 +60,3 @@ class ExitProcess:
 
 
 ProcessorCommand = SendToController | Connect | RunCallback | ExitProcess
-
-
-__all__ = ["ProcessorCommand", "Connect", "ExitProcess", "RunCallback", "SendToController", "ProcessorSettings"]

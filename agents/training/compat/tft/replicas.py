@@ -157,9 +157,3 @@ def without(ranks: Iterable[int], groups: Iterable[tuple[int, ...]]) -> frozense
 
 def _beyond(group: ReplicaGroup, shifted: bool) -> tuple[int, ...]:
     return group.ranks[group.shift * group.copies :] if shifted and group.shift else ()
-
-
-__all__ = [
-    "Missing", "Move", "RepairPlan", "ReplicaGroup", "SavePlan", "complete", "groups_of", "holders", "repair_plan",
-    "save_plan", "without",
-]  # fmt: skip

@@ -143,6 +143,3 @@ class StepLock:
         self.step, self.data = step, DataStatus.UPDATED
         if self.backup_step > step:
             self.backup_step = -1
-
-
-__all__ = ["UpdatePermission", "RankStep", "StepLock", "highest_complete_step", "holding"]

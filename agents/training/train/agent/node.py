@@ -316,6 +316,3 @@ def _drain(descriptor: int) -> None:
             pass
     except BlockingIOError:
         pass
-
-
-__all__ = ["Candidacy", "NodeAgent"]

@@ -332,6 +332,3 @@ class NodeRanks:
                 pass
         except ChildProcessError:
             pass
-
-
-__all__ = ["RETURN", "NodeRanks", "NodeSettings"]

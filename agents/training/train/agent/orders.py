@@ -184,6 +184,3 @@ def of_environment(nproc: int) -> ClusterOrders | None:
     except ImportError:
         say("orders of the recovery service are not followed: grpcio is not installed")
         return None
-
-
-__all__ = ["ClusterOrders", "of_environment"]

@@ -221,6 +221,3 @@ def state(pid: int) -> str:
             return chr(file.read().rpartition(b") ")[2][0])
     except (OSError, IndexError):
         return ""
-
-
-__all__ = ["STOPPED", "WarmMessage", "WarmProcess", "WarmProcesses", "state"]

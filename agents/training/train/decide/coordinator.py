@@ -361,6 +361,3 @@ class Coordinator(Results):
             # connections, data sets, a first compilation
             return max(self.limits.quiet * self.limits.beginning, 10 * self.median)
         return max(self.limits.quiet, 10 * self.median, 2 * self._longest)
-
-
-__all__ = ["Coordinator"]

@@ -282,6 +282,3 @@ class Generations:
     def _end(self, code: int, text: str) -> list[CoordinatorCommand]:
         self.ended = EndJob(code, text)
         return [self.ended]
-
-
-__all__ = ["Generations"]

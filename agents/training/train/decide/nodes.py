@@ -291,6 +291,3 @@ class Nodes(Generations):
             due = self.limits.least and waited > self.limits.shrink and any(self._living.values())
             return self._waits_for(missing, lacking or text) if due else []
         return self._end(1, f"nodes {missing[:20]} have not joined for {self.limits.join:g} s: are they up?")
-
-
-__all__ = ["Nodes"]

@@ -54,6 +54,3 @@ def given(steps: int) -> Pace:
 
 def _rung(steps: float) -> int:
     return next((rung for rung in LADDER if rung >= steps), LADDER[-1])
-
-
-__all__ = ["Costs", "Pace", "given", "pace"]

@@ -125,6 +125,3 @@ def _in_every(pairs: list[set[tuple[int, int]]]) -> tuple[int, ...]:
 
 def _members(pairs: set[tuple[int, int]]) -> tuple[int, ...]:
     return tuple(sorted({rank for pair in pairs for rank in pair}))
-
-
-__all__ = ["Computed", "Recomputed"]

@@ -183,6 +183,3 @@ class Results(Nodes):
 
 def _its(ranks: tuple[int, ...]) -> str:
     return "its" if len(ranks) == 1 else "their"
-
-
-__all__ = ["Results"]

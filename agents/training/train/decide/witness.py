@@ -167,6 +167,3 @@ def _agreeing(group: Mapping[int, Held], held: Held) -> list[int]:
 def _equal(group: Mapping[int, Held]) -> bool:
     first = next(iter(group.values()))
     return len(_agreeing(group, first)) == len(group)
-
-
-__all__ = ["Held", "Finding", "Verdict", "Witness"]

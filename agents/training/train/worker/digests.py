@@ -63,6 +63,3 @@ def _factors(device: torch.device) -> torch.Tensor:
         made = torch.randint(-(1 << 62), 1 << 62, (WIDTH,), generator=chance) | 1
         _FACTORS[device] = made.to(device)
     return _FACTORS[device]
-
-
-__all__ = ["digest"]

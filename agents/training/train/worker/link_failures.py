@@ -46,6 +46,3 @@ def _raised_by_a_library(error: BaseException) -> str | None:
     code = trace.tb_frame.f_code
     opcode = dis.opname[code.co_code[trace.tb_lasti]]
     return None if opcode in ("RAISE_VARARGS", "RERAISE") else code.co_filename
-
-
-__all__ = ["DEVICE_STOPPED", "is_link_failure"]

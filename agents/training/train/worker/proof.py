@@ -191,6 +191,3 @@ def _free_memory() -> int:
             # "max", or the other version of cgroups
             continue
     return max(0, min(found, default=0))
-
-
-__all__ = ["Proof"]

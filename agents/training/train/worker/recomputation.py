@@ -115,6 +115,3 @@ def _gradients(protected: Protected) -> Iterator[Callable[[], int]]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-__all__ = ["Recomputation"]

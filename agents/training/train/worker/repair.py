@@ -267,6 +267,3 @@ def _size(dtype: torch.dtype, shape: list[int]) -> int:
 
 def _checksum(flat: torch.Tensor) -> int:
     return zlib.adler32((ctypes.c_char * flat.numel()).from_address(flat.data_ptr()))
-
-
-__all__ = ["receive_state", "send_state"]

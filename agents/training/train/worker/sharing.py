@@ -97,6 +97,3 @@ def _multiply(gradients: Iterable[torch.Tensor], factor: float) -> None:
     with torch.no_grad():
         for gradient in gradients:
             gradient.mul_(factor)
-
-
-__all__ = ["Feed", "Shares"]
