@@ -120,6 +120,3 @@ def _codes(file: Path, key: str, value: Any) -> list[str]:
         if not good:
             raise ValueError(f"{file}: {key}: {code[:40]!r} is not a hexadecimal code")
     return value
-
-
-__all__ = ["AT_ONCE", "LASTING", "LEVELS", "NORMAL", "PAUSING", "UNKNOWN", "Codes", "custom", "shipped"]

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from belay.agents.containers.codes import NORMAL, UNKNOWN, Codes
+from belay.agents.containers.codes import UNKNOWN, Codes
 from belay.agents.drivers.base import Code, Event
+from belay.engine.model.levels import NORMAL
 
 #: An entry older than this is compared with what the driver reports now (ms).
 STALE_MS: Final = 300_000

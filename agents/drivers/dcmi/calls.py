@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from belay.agents.drivers.dcmi import prototypes, structs
-from belay.agents.drivers.dcmi.control import IN_BAND, OUT_OF_BAND, Control
+from belay.agents.drivers.dcmi.control import Control
 from belay.agents.drivers.dcmi.errors import DcmiError
 from belay.agents.drivers.dcmi.gauges import Gauges
 from belay.agents.drivers.dcmi.identity import Identity
-from belay.agents.drivers.dcmi.interface import ChipLocation, text
 from belay.agents.drivers.dcmi.library import Library, trusted
 from belay.agents.drivers.dcmi.switch import Switch
 from belay.agents.drivers.failures import DriverError
@@ -90,6 +89,3 @@ class Calls(Identity, Gauges, Control):
             self.library.subscribe("dcmiv2_subscribe_fault_event", -1, structs.EventFilter(), kept)
         else:
             self.library.subscribe("dcmi_subscribe_fault_event", -1, -1, structs.EventFilter(), kept)
-
-
-__all__ = ["Calls", "IN_BAND", "OUT_OF_BAND", "ChipLocation", "text"]

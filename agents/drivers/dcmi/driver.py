@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from belay.agents.drivers.base import CARD_DROP, VNPU, Assertion, Chip, Code, DriverError, Event, Machine, Plane
 from belay.agents.drivers.dcmi import family as families
-from belay.agents.drivers.dcmi.calls import OUT_OF_BAND
 from belay.agents.drivers.dcmi.chip_readings import ChipReadings
+from belay.agents.drivers.dcmi.control import OUT_OF_BAND
 from belay.agents.drivers.dcmi.errors import NOT_READY, TIMED_OUT, DcmiError
 from belay.agents.drivers.dcmi.library import find
 from belay.agents.drivers.dcmi.supervisor import Supervisor

@@ -75,6 +75,3 @@ PROFILING_STATE: Final = 1400
 def explained(code: int) -> str:
     """An answer of the bus in words, with its number."""
     return f"{WORDS.get(code, 'unknown answer')} ({code})"
-
-
-__all__ = [name for name in dir() if name.isupper()] + ["explained"]
