@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import random
+import weakref
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -119,6 +121,24 @@ def test_an_iteration_at_its_end_and_one_that_was_dropped_are_forgotten() -> Non
     del dropped
     rank.loaders.finished()
     assert rank.loaders.records == {}
+
+
+def test_an_iteration_that_went_on_after_a_repair_ends_with_its_last_reference() -> None:
+    # the garbage collector would close the queues of its workers first, and PyTorch wait 5 s for each worker
+    loader = shuffled()
+    replaced = Rank(3, {"0": [0, 3]})
+    replaced.randomness.begin(3)
+    iterator = iter(loader)
+    for _ in range(4):
+        next(iterator)
+
+    left = weakref.ref(iterator)
+    gc.disable()
+    try:
+        del iterator
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_two_loaders_are_known_by_the_order_in_which_they_are_iterated_first() -> None:

@@ -105,14 +105,18 @@ def _length(loader: Any) -> int:
 
 def _undrawn(iterator: Any, given: int) -> None:
     """Let the first ``given`` batches, which a script passes over, draw nothing from the generators of this step."""
-    fetch = iterator._next_data
+    fetch = type(iterator)._next_data
+    # Not the iterator itself: one that holds itself is left to the garbage collector, which closes the queues to its
+    # workers before it asks them to end, and PyTorch then waits 5 s for each.
+    reference = weakref.ref(iterator)
 
     def next_data() -> Any:
+        iterator = reference()
         if iterator._num_yielded >= given:
-            return fetch()
+            return fetch(iterator)
         states = random.getstate(), torch.get_rng_state()
         try:
-            return fetch()
+            return fetch(iterator)
         finally:
             random.setstate(states[0])
             torch.set_rng_state(states[1])
