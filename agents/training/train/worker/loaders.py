@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,7 +109,7 @@ def _undrawn(iterator: Any, given: int) -> None:
     fetch = type(iterator)._next_data
     # Not the iterator itself: one that holds itself is left to the garbage collector, which closes the queues to its
     # workers before it asks them to end, and PyTorch then waits 5 s for each.
-    reference = weakref.ref(iterator)
+    reference: Callable[[], Any] = weakref.ref(iterator)
 
     def next_data() -> Any:
         iterator = reference()
