@@ -25,12 +25,9 @@ from belay.engine.model.diagnostics import ObjectKey, Origin
 from belay.engine.model.history import History
 from belay.engine.model.times import rfc3339
 from belay.engine.observe.observed import key_of, observe
-from belay.engine.plan import grouping
-from belay.engine.plan.jobs import expand
-from belay.engine.plan.scope import Memory, Scope
-from belay.engine.plan.sync import objects as sync
 from belay.engine.simulate import merged as merge
 from belay.engine.wire import rankfile
+from tests.steps import Steps
 
 NOW = 1788249600.0
 Raw = dict[str, Any]
@@ -168,19 +165,18 @@ class World:
         self.objects[key_of(stored)] = stored
         return stored
 
-    def scope(self) -> Scope:
+    def scope(self) -> Steps:
         """The scope of the next pass."""
         seen = observe(copy.deepcopy(list(self.objects.values())))
         seen = msgspec.structs.replace(seen, history=self.history, inventory=self.inventory)
-        return Scope(self.desired, seen, self.now, self.shard, Memory.of(self.history))
+        return Steps(self.desired, seen, self.now, self.shard)
 
     def plan(self) -> list[AnyAction]:
         """What the next pass wants, without applying it."""
         scope = self.scope()
-        grouping.run(scope)
-        sync.run(scope)
-        scope.evicting |= self.evicting
-        expand.run(scope)
+        scope.run("grouping", "sync")
+        scope.evicting.update(self.evicting)
+        scope.run("expand")
         self.diagnostics = [f"{d.severity} {d.object} {d.field}: {d.message}" for d in scope.diagnostics]
         self._next = scope.memory.frozen("")
         for action in scope.actions:

@@ -16,8 +16,8 @@ from belay.engine.model.actions import EvictPod, IsolateChip, ReleaseChip, Reset
 from belay.engine.model.cluster import AgentReport, DeviceReport, Observed, Orders, Pod, ids_of, mask_of
 from belay.engine.model.history import History
 from belay.engine.model.levels import IN_SERVICE, MANUALLY_SEPARATE, PRE_SEPARATE, RESETTABLE, worst
-from belay.engine.plan.scope import Scope
 from belay.engine.wire import deviceinfo
+from tests.steps import Steps
 from tests.worlds import NOW, agent, decide, desired, node, observed, orders, pod, reset_order
 
 CHIPS: Final = range(8)
@@ -139,7 +139,7 @@ class MigrationHistory:
     def agent_on(self, server: Server, now: float) -> bool:
         return server.name == "moving" and (self.who == "agent" or (self.who == "back" and now < NOW + 300))
 
-    def run(self) -> Iterator[tuple[float, Server, int, Scope]]:
+    def run(self) -> Iterator[tuple[float, Server, int, Steps]]:
         now = NOW
         while now < NOW + 800:
             now += self.random.choice((1, 2, 5, 17))
@@ -204,7 +204,7 @@ class MigrationHistory:
             history=self.memory,
         )
 
-    def _act(self, scope: Scope, now: float) -> None:
+    def _act(self, scope: Steps, now: float) -> None:
         """Pods go, orders are written; an agent answers a reset at once."""
         for action in scope.actions:
             match action:

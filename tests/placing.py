@@ -14,10 +14,8 @@ from belay.engine.load import load
 from belay.engine.model.actions import BindPod
 from belay.engine.model.cluster import Observed, Pod
 from belay.engine.model.diagnostics import Origin
-from belay.engine.plan import explain, grouping, placement, views
-from belay.engine.plan.queue import enqueue
-from belay.engine.plan.scope import Memory, Scope
 from tests import worlds
+from tests.steps import Steps
 
 POLICY = "huawei.com/schedule_policy"
 GROUP = "scheduling.k8s.io/group-name"
@@ -36,17 +34,9 @@ def with_settings(**spec: Any) -> Desired:
     return replace(shipped(), scheduling=(own,))
 
 
-def scope_of(observed: Observed, *, desired: Desired | None = None, shard: str = "main", **fields: Any) -> Scope:
+def scope_of(observed: Observed, *, desired: Desired | None = None, shard: str = "main", **fields: Any) -> Steps:
     """A scope after the passes up to placement; ``fields`` set what other passes would have (penalty, refused …)."""
-    scope = Scope(
-        desired=desired or shipped(),
-        observed=observed,
-        now=worlds.NOW,
-        shard=shard,
-        memory=Memory.of(observed.history),
-    )
-    views.run(scope)
-    grouping.run(scope)
+    scope = Steps(desired or shipped(), observed, worlds.NOW, shard).run("views", "grouping")
     closed = fields.pop("closed", {})
     states = fields.pop("states", {})
     for name, value in fields.items():
@@ -55,18 +45,15 @@ def scope_of(observed: Observed, *, desired: Desired | None = None, shard: str =
         scope.nodes.change(name, closed=why)
     for name, state in states.items():
         scope.nodes.change(name, state=state)
-    enqueue.run(scope)
-    placement.run(scope)
-    explain.run(scope)
-    return scope
+    return scope.run("queue", "placement", "explain")
 
 
-def bindings(scope: Scope) -> dict[str, BindPod]:
+def bindings(scope: Steps) -> dict[str, BindPod]:
     """What was bound, by pod name."""
     return {action.pod: action for action in scope.actions if isinstance(action, BindPod)}
 
 
-def nodes_of(scope: Scope) -> dict[str, str]:
+def nodes_of(scope: Steps) -> dict[str, str]:
     """The node of each bound pod."""
     return {name: action.node for name, action in bindings(scope).items()}
 

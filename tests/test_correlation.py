@@ -17,8 +17,8 @@ from belay.engine.model.hardware_faults import ManualPolicy
 from belay.engine.model.history import History, JobFault, RelationFault
 from belay.engine.model.relations import FaultLocation, follow
 from belay.engine.plan import plan
-from belay.engine.plan.scope import Scope
 from belay.engine.status.sync_status import manual_bodies
+from tests.steps import Steps
 from tests.test_faultconfig import CLUSTER, config_map
 from tests.worlds import NOW, decide, desired, document, fault, node, observed, pod, report, switch
 
@@ -45,14 +45,14 @@ def step(
     objects: Any = (ENABLED,),
     policies: Any = (),
     **more: Any,
-) -> Scope:
+) -> Steps:
     reports = [report(name, faults=faults.get(name, ()), update_time=at - 1, **more) for name in ("n0", "n1")]
     pods = job({"n0": [0, 1], "n1": [0, 1]}) if pods is None else pods
     world = observed([node("n0"), node("n1")], reports, pods, history=history, objects=objects)
     return decide(world, desired(*policies), now=at)
 
 
-def state(scope: Scope, where: str = "n0", chip: int = 0) -> tuple[str, str]:
+def state(scope: Steps, where: str = "n0", chip: int = 0) -> tuple[str, str]:
     row = next((c for c in scope.chips if c.node == where and c.chip.endswith(f"-{chip}")), None)
     return (row.state, row.level) if row else ("healthy", "NormalNPU")
 
@@ -305,7 +305,7 @@ def net(chip: int, *, code: str = LINK) -> Any:
     return fault(chip, code, "NotHandleFault", kind="CardNetworkUnhealthy", at=NOW - 1)
 
 
-def related(*, mode: str = "force", labels: Any = None, objects: Any = (), **more: Any) -> Scope:
+def related(*, mode: str = "force", labels: Any = None, objects: Any = (), **more: Any) -> Steps:
     faults = {"n0": [net(1)], "n1": [fault(0, RETRY_BAD, "NotHandleFault", at=NOW - 1)]}
     return step(faults, pods=job({"n0": [0, 1], "n1": [0, 1]}, mode=mode, labels=labels or {}), objects=objects, **more)
 

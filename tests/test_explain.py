@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.model.plan import ChipState, Pending
-from belay.engine.plan import explain
 from tests import placing, worlds
 from tests.placing import POLICY, gang, scope_of
 
@@ -24,8 +23,8 @@ def test_lists_are_sorted_and_gangs_named_once() -> None:
     later = Diagnostic("warning", "b", "", 0, 0, "", "m")
     scope.diagnostics = [later, Diagnostic("error", "a", "", 0, 0, "", "m"), later]
     scope.scores = {"t/b": {"n1": 1.0, "n0": 2.0}, "t/a": {}}
-    explain.run(scope)
-    plan = explain.document(scope)
+    scope.run("explain")
+    plan = scope.document()
     assert [(entry.name, entry.kind, entry.message) for entry in plan.pending] == [
         ("a", "Pod", "m"), ("a", "PodGroup", "first"), ("b", "PodGroup", "m"),
     ]  # fmt: skip
@@ -39,7 +38,7 @@ def test_lists_are_sorted_and_gangs_named_once() -> None:
 
 def test_scores_are_shown_only_on_request_and_digest_is_stable() -> None:
     pods, group = gang(2, 4, annotations={POLICY: "chip8-node8"})
-    plans = [explain.document(scope_of(worlds.world(2, pods=pods, objects=[group]))) for _ in range(2)]
+    plans = [scope_of(worlds.world(2, pods=pods, objects=[group])).document() for _ in range(2)]
     assert plans[0].document(explain=True)["scores"] == {
         "train/case-0": {"n0": 792.0, "n1": 792.0},
         "train/case-1": {"n0": 796.0, "n1": 792.0},
@@ -51,5 +50,5 @@ def test_scores_are_shown_only_on_request_and_digest_is_stable() -> None:
 def test_observed_diagnostics_are_in_the_plan() -> None:
     found = Diagnostic("error", "ConfigMap/kube-system/x", "", 0, 0, "data", "bad")
     scope = scope_of(worlds.observed([worlds.node("n0")], diagnostics=(found,)))
-    assert explain.document(scope).diagnostics == (found,)
+    assert scope.document().diagnostics == (found,)
     assert placing.bindings(scope) == {}

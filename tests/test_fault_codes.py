@@ -15,7 +15,7 @@ from belay.engine.model.cluster import NodeDevice, NodeReport, SwitchReport
 from belay.engine.model.faults import CARD, NETWORK, PUBLIC, code_key, level_of
 from belay.engine.model.levels import IN_SERVICE, worst
 from belay.engine.plan.rules import fault_rules as judging
-from belay.engine.plan.scope import Scope
+from tests.steps import Steps
 from tests.worlds import NOW, decide, desired, document, fault, node, observed, pod, report
 
 TABLES = desired().tables
@@ -50,7 +50,7 @@ def test_the_counts_of_every_table(plane: str) -> None:
     assert len(levels) == {"chip": 802, "switch": 30, "node": 59, "public": 31}[plane]
 
 
-def chips_with(codes: Iterable[tuple[str, str]], *, used: bool, kind: str = CARD) -> tuple[Scope, dict[str, Any]]:
+def chips_with(codes: Iterable[tuple[str, str]], *, used: bool, kind: str = CARD) -> tuple[Steps, dict[str, Any]]:
     """One chip per code, eight to a node; the reports leave the level to the tables. Fills no list of the report."""
     rows = list(codes)
     nodes, reports, pods, where = [], [], [], {}
@@ -128,7 +128,7 @@ def test_every_public_code_behaves_as_the_chip_level_of_its_name(code: str, leve
         assert any(isinstance(a, EvictPod) for a in scope.actions) is (used and evicted)
 
 
-def on_node(**more: Any) -> tuple[Scope, bool]:
+def on_node(**more: Any) -> tuple[Steps, bool]:
     work = pod("p", node="n0", chips=[0], owner=("AscendJob", "j"), labels={"fault-scheduling": "force"})
     switch = more.pop("switch", None)
     world = observed([node("n0"), node("n1"), node("n2")], [report("n0", switch=switch), report("n1"), report("n2")],

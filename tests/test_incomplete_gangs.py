@@ -12,12 +12,12 @@ from belay.engine.model.actions import EvictPod
 from belay.engine.model.cluster import Pod
 from belay.engine.model.history import History, JobMemory
 from belay.engine.plan import plan
+from belay.engine.plan.draft import Memory
 from belay.engine.plan.preempt.incomplete_gangs import AFTER
-from belay.engine.plan.safety import deferral
-from belay.engine.plan.scope import Memory, Scope
 from tests import placing, worlds
 from tests.jobs import POD_GROUP_CRD, World, ascend_job
 from tests.placing import POLICY, bindings, gang, scope_of
+from tests.steps import Steps
 from tests.worlds import NOW
 
 A2 = {POLICY: "chip8-node8"}
@@ -63,15 +63,15 @@ class Gangs:
     def observed(self) -> Any:
         return worlds.world(self.nodes, pods=self.pods, objects=self.objects, history=History(jobs=self.jobs))
 
-    def scope(self, **fields: Any) -> Scope:
+    def scope(self, **fields: Any) -> Steps:
         return scope_of(self.observed(), **fields)
 
 
-def evicted(scope: Scope) -> set[str]:
+def evicted(scope: Steps) -> set[str]:
     return {action.pod for action in scope.actions if isinstance(action, EvictPod)}
 
 
-def way_out(scope: Scope, name: str) -> str:
+def way_out(scope: Steps, name: str) -> str:
     return next(str(entry.unblock) for entry in scope.pending if entry.name == name)
 
 
@@ -188,11 +188,11 @@ class Passes(Gangs):
             self.now += 60.0
             seen = worlds.world(self.nodes, pods=self.pods, objects=self.objects, history=self.history)
             scope = scope_of(seen, now=self.now, memory=Memory.of(self.history))
-            deferral.run(scope)
+            scope.run("safety")
             self.history = scope.memory.frozen()
             self._apply(scope)
 
-    def _apply(self, scope: Scope) -> None:
+    def _apply(self, scope: Steps) -> None:
         gone, placed = evicted(scope), bindings(scope)
         self.evictions += sorted(gone)
         for index, pod in enumerate(self.pods):

@@ -17,11 +17,11 @@ from belay.engine.model.plan_cache import PlanCache
 from belay.engine.observe.observed import Observer, key_of
 from belay.engine.plan import node_cache, plan
 from belay.engine.plan.health import node_faults
-from belay.engine.plan.scope import Memory, Scope
 from tests import listing, worlds
 from tests.bench import clusters, crowds
 from tests.bench.clusters import NOW
 from tests.placing import busy, with_settings
+from tests.steps import Steps
 
 NODES = 24
 ISOLATION = b"""
@@ -47,10 +47,8 @@ def world() -> Observer:
 
 def kept_views(desired: Desired, seen: Observed, now: float, cache: PlanCache) -> int:
     """How many nodes of a pass are served from what is kept."""
-    from belay.engine.plan import views
-
-    scope = Scope(desired=desired, observed=seen, now=now, shard="main", memory=Memory.of(seen.history), cache=cache)
-    return sum(view.assessed is not None for view in views.views(scope).values())
+    scope = Steps(desired, seen, now, cache=cache).run("views")
+    return sum(view.assessed is not None for view in scope.nodes.values())
 
 
 def test_unchanged_nodes_are_served_and_changed_ones_are_not(desired: Desired) -> None:
@@ -190,7 +188,5 @@ def test_a_node_removed_after_its_last_pod_evicts_nothing(desired: Desired) -> N
     plan(desired, worlds.world(4, pods=pods), worlds.NOW, cache=cache)
     plan(desired, worlds.world(4, pods=pods[:25]), worlds.NOW, cache=cache)
     left = worlds.observed([worlds.node("n3")], [worlds.report("n3")], pods[:25])
-    scope = Scope(
-        desired=desired, observed=left, now=worlds.NOW, shard="main", memory=Memory.of(left.history), cache=cache
-    )
-    assert node_faults.missing_nodes(scope) == ({"n0"}, False)
+    scope = Steps(desired, left, worlds.NOW, cache=cache)
+    assert node_faults.missing_nodes(scope.facts) == ({"n0"}, False)

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from belay.engine.plan.scope import Scope
 from tests import placing, worlds
 from tests.placing import POLICY, bindings, chips_of, gang, nodes_of, scope_of
+from tests.steps import Steps
 
 Chips = frozenset[int]
 
@@ -190,7 +190,7 @@ def _world(random: Random, rules: Rules, nodes: int) -> World:
     return World(free, broken, sick)
 
 
-def _plan(rules: Rules, world: World, pods: int, want: int) -> Scope:
+def _plan(rules: Rules, world: World, pods: int, want: int) -> Steps:
     prefix, resource = f"{rules.kind}-", f"huawei.com/{rules.kind}"
     kind: Any = {"resource": resource, "prefix": prefix}
     selector = {"accelerator-type": rules.selector} if rules.selector else {}

@@ -11,9 +11,9 @@ from belay.engine.model.cluster import Node
 from belay.engine.model.history import History, JobMemory
 from belay.engine.plan.place.families.multilevel import Level
 from belay.engine.plan.place.gangs import returning
-from belay.engine.plan.scope import Scope
 from tests import worlds
 from tests.placing import POLICY, bindings, edited, gang, nodes_of, scope_of
+from tests.steps import Steps
 
 A3 = {"accelerator": "huawei-Ascend910", "accelerator-type": "module-a3-16-super-pod"}
 SP = {POLICY: "chip2-node16-sp", "sp-block": "32"}
@@ -76,7 +76,7 @@ def test_healthy_nodes_of_a_moved_group_keep_their_ranks() -> None:
     assert _repaired(nodes | _tree(a1=4), ["a1-0", "a1-1", "a1-2"], {"a1-1"}, (3,)) == ("a1-0", "a1-3", "a1-2")
 
 
-def _multilevel(memory: JobMemory | None, nodes: dict[str, Node], prefer: str = "false") -> Scope:
+def _multilevel(memory: JobMemory | None, nodes: dict[str, Node], prefer: str = "false") -> Steps:
     pods, group = gang(4, 8, annotations={POLICY: "multilevel", "huawei.com/affinity-config": "level1=2"})
     params = {
         "resource-level-config": '{"default": {"level1": {"label": "rack"}, "level2": {"label": "hall"}}}',
@@ -131,7 +131,7 @@ def test_pods_on_a_deleted_node_do_not_bind_the_rest_of_a_tree_job(stayed: tuple
     assert len(set(found.values()) | {homes[rank] for rank in stayed}) == 6
 
 
-def _super_pods(pods: Any, group: Any, memory: JobMemory, prefer: str = "false", nodes: int = 6) -> Scope:
+def _super_pods(pods: Any, group: Any, memory: JobMemory, prefer: str = "false", nodes: int = 6) -> Steps:
     names = [f"n{i}" for i in range(nodes)]
     listed = [worlds.node(name, chips=16, labels=A3) for name in names]
     reports = [worlds.report(name, chips=16, super_pod_id=0, server_index=i) for i, name in enumerate(names)]

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from belay.engine.model.remedies import Step
 from belay.engine.plan.place.part_requests import SoftShare
 from belay.engine.plan.place.parts.soft_table import best, choose
-from belay.engine.plan.scope import Scope
 from tests import worlds
 from tests.placing import bindings, gang, nodes_of, scope_of
+from tests.steps import Steps
 from tests.vnpuworld import SHARE, observed, shares, sharing, soft_node
 
 GIB = 1024
 FIXED, ELASTIC = "fixed-share", "elastic"
 
 
-def placed(*pods: Any, nodes: int = 1, chips: int = 2, labels: dict[str, str] | None = None, **fields: Any) -> Scope:
+def placed(*pods: Any, nodes: int = 1, chips: int = 2, labels: dict[str, str] | None = None, **fields: Any) -> Steps:
     names = [f"n{i}" for i in range(nodes)]
     return scope_of(
         observed([soft_node(n, chips=chips, **(labels or {})) for n in names],

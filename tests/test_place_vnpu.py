@@ -16,9 +16,9 @@ from belay.engine.documents import Desired
 from belay.engine.load import load
 from belay.engine.model.actions import DeleteObject
 from belay.engine.plan import plan
-from belay.engine.plan.scope import Scope
 from tests import worlds
 from tests.placing import bindings, edited, nodes_of, scope_of
+from tests.steps import Steps
 from tests.vnpuworld import CHIPS, CORE, holds, node, observed, report, wants
 
 NULL = "null"
@@ -32,7 +32,7 @@ def placed(
     nodes: int = 1,
     desired: Desired | None = None,
     **fields: Any,
-) -> Scope:
+) -> Steps:
     names = [f"n{i}" for i in range(nodes)]
     return scope_of(
         observed(
@@ -45,7 +45,7 @@ def placed(
     )
 
 
-def given(scope: Scope) -> dict[str, str]:
+def given(scope: Steps) -> dict[str, str]:
     return {name: action.annotations[CORE] for name, action in bindings(scope).items()}
 
 

@@ -19,7 +19,8 @@ from belay.engine.model.history import (
     PublicFaultMemory,
 )
 from belay.engine.plan import clock_skew, plan
-from belay.engine.plan.scope import Memory, Scope
+from belay.engine.plan.draft import Memory
+from tests.steps import Steps
 from tests.worlds import NOW, desired, document, fault, node, observed, pod, report
 
 YEAR = 365 * 86_400.0
@@ -80,9 +81,7 @@ def evictions(now: float, **more: Any) -> list[str]:
 
 def test_spends_with_future_times_expire_after_one_window() -> None:
     key = "default#0/cluster/cluster"
-    memory = Scope(desired(), world(NOW, history=History(budgets={key: ((LATER, "u", 1),)})), NOW, "main", Memory.of(
-        History(budgets={key: ((LATER, "u", 1),)})))  # fmt: skip
-    clock_skew.run(memory)
+    memory = Steps(desired(), world(NOW, history=History(budgets={key: ((LATER, "u", 1),)})), NOW).run("clock_skew")
     assert memory.memory.budgets == {key: ((MS, "u", 1),)}
     assert evictions(NOW, history=History(budgets={key: ((LATER, "u", 1),)})) == []
     assert evictions(NOW + 600, history=History(budgets=memory.memory.budgets)) == ["j-0"]
@@ -96,9 +95,7 @@ def test_reservations_of_other_shards_count_unless_their_clock_was_wrong(ahead: 
 
 def recalled(nodes: dict[str, NodeMemory], jobs: dict[str, JobMemory]) -> Memory:
     history = History(nodes=nodes, jobs=jobs)
-    scope = Scope(desired(), world(NOW, history=history), NOW, "main", Memory.of(history))
-    clock_skew.run(scope)
-    return scope.memory
+    return Steps(desired(), world(NOW, history=history), NOW).run("clock_skew").memory
 
 
 def test_small_differences_between_clocks_stay() -> None:

@@ -13,8 +13,8 @@ from belay.engine.model.fault_subscriptions import NO_SUBSCRIPTIONS, FaultSubscr
 from belay.engine.model.history import ChipMemory, CodeMemory, History, Hold, NodeMemory
 from belay.engine.model.levels import CHIP_LEVELS
 from belay.engine.model.times import rfc3339
-from belay.engine.plan.scope import Scope
 from belay.engine.plan.views import device_id
+from tests.steps import Steps
 from tests.worlds import (
     NOW,
     decide,
@@ -34,12 +34,12 @@ from tests.worlds import (
 NET = "CardNetworkUnhealthy"
 
 
-def chip(scope: Scope, name: str = "n0", index: int = 3) -> tuple[str, str]:
+def chip(scope: Steps, name: str = "n0", index: int = 3) -> tuple[str, str]:
     row = next(r for r in scope.chips if r.node == name and r.chip.endswith(f"-{index}"))
     return row.state, row.level
 
 
-def one(*faults: Any, pods: Any = (), now: float = NOW, policies: Any = (), **more: Any) -> Scope:
+def one(*faults: Any, pods: Any = (), now: float = NOW, policies: Any = (), **more: Any) -> Steps:
     """One faulty node beside three healthy ones."""
     of_snapshot = ("history", "standing", "agents", "node_reports", "problems", "fault_subscriptions")
     extra = {k: more.pop(k) for k in list(more) if k in of_snapshot}
@@ -48,7 +48,7 @@ def one(*faults: Any, pods: Any = (), now: float = NOW, policies: Any = (), **mo
     return decide(observed(nodes, reports, pods, **extra), desired(*policies), now=now)
 
 
-def isolations(scope: Scope) -> list[tuple[str, tuple[str, ...], str]]:
+def isolations(scope: Steps) -> list[tuple[str, tuple[str, ...], str]]:
     return [(a.node, a.chips, a.level) for a in scope.actions if isinstance(a, IsolateChip)]
 
 
@@ -267,7 +267,7 @@ def test_the_stress_test_annotation_takes_a_node_out() -> None:
     assert view.state == "manually-isolated" and view.down and view.closed == ("NodeUnhealthy", "node is unhealthy")
 
 
-def not_ready(*ago: float, count: int = 4, debounce: str = "") -> Scope:
+def not_ready(*ago: float, count: int = 4, debounce: str = "") -> Steps:
     nodes = [
         node(f"n{i}", ready=i >= len(ago), ready_changed=NOW - ago[i] if i < len(ago) else 0) for i in range(count)
     ]
@@ -352,7 +352,7 @@ def test_upgrades_of_the_device_plugin_count() -> None:
     assert chip(scope) == ("isolated", "PreSeparateNPU")
 
 
-def filtered(age: float, subscriptions: FaultSubscriptions = NO_SUBSCRIPTIONS, **labels: str) -> Scope:
+def filtered(age: float, subscriptions: FaultSubscriptions = NO_SUBSCRIPTIONS, **labels: str) -> Steps:
     notes = {"huawei.com/schedule.filter.faultLevel": "RestartRequest"} if not labels else {}
     all_labels = {"fault-scheduling": "force"} | labels
     busy = pod("a", node="n0", chips=[3], owner=("AscendJob", "a"), labels=all_labels, annotations=notes)
@@ -366,7 +366,7 @@ def test_a_filtered_fault_is_suspect_until_its_time_is_over() -> None:
 
 
 def test_a_mindie_server_stays_for_a_minute_only_where_its_controller_hears_of_faults() -> None:
-    def server(age: float, record: FaultSubscriptions, service: str = "chat") -> Scope:
+    def server(age: float, record: FaultSubscriptions, service: str = "chat") -> Steps:
         return filtered(age, record, app="mindie-ms-server", jobID=service)
 
     now_ms = round(NOW * 1000)

@@ -14,9 +14,9 @@ from belay.engine.model.actions import EvictPod, PatchObject, SignalJob
 from belay.engine.model.cluster import Observed, Pod
 from belay.engine.model.diagnostics import ObjectKey, Origin
 from belay.engine.model.history import History, JobMemory
-from belay.engine.plan import explain, plan
-from belay.engine.plan.scope import Scope
+from belay.engine.plan import plan
 from belay.engine.status.rescheduling import fault_npu
+from tests.steps import Steps
 from tests.worlds import NOW, decide, desired, document, fault, node, node_report, observed, pod, report, switch
 
 JOB = "train/AscendJob/j"
@@ -49,7 +49,7 @@ def world(pods: list[Pod], bad: int | None = 0, level: str = "RestartNPU", **mor
     return observed([node(n) for n in names], reports, pods, **more)
 
 
-def evictions(scope: Scope) -> dict[str, EvictPod]:
+def evictions(scope: Steps) -> dict[str, EvictPod]:
     return {a.pod: a for a in scope.actions if isinstance(a, EvictPod)}
 
 
@@ -376,7 +376,7 @@ def test_a_job_keeps_the_retries_that_volcano_left(record: str, goes: bool) -> N
     seen = world(failing(**{"fault-retry-times": "2"}), bad=None, objects=[kept])
     scope = decide(seen)
     assert bool(evictions(scope)) is goes
-    told = fault_npu(explain.document(scope), seen)["data"]["remain-retry-times"]
+    told = fault_npu(scope.document(), seen)["data"]["remain-retry-times"]
     left = 2 if "another" in record or "other" in record or record in ("broken", "") else int("1}" in record)
     assert f'"Times":{left - goes}' in told
 

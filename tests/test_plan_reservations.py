@@ -11,8 +11,8 @@ from belay.engine.model.actions import EvictPod, IsolateChip, ResetChips
 from belay.engine.model.cluster import Observed
 from belay.engine.model.history import History
 from belay.engine.observe.observed import observe
-from belay.engine.plan.scope import Scope
 from belay.engine.wire import reservations
+from tests.steps import Steps
 from tests.test_plan_safety import limit, limits, world
 from tests.worlds import NOW, decide, fault, node, observed, report
 
@@ -21,7 +21,7 @@ KEY = "default#0/cluster/cluster"
 NOW_MS = int(NOW * 1000)
 
 
-def evicted(scope: Scope) -> set[str]:
+def evicted(scope: Steps) -> set[str]:
     return {action.budget_unit for action in scope.actions if isinstance(action, EvictPod)}
 
 

@@ -10,7 +10,7 @@ import pytest
 from belay.engine.model.actions import PatchObject, ResetChips
 from belay.engine.model.cluster import AgentReport, Observed
 from belay.engine.model.history import ChipMemory, History, NodeMemory
-from belay.engine.plan.scope import Scope
+from tests.steps import Steps
 from tests.worlds import (
     NOW,
     agent,
@@ -38,7 +38,7 @@ def world(
     return observed([node("n0"), node("n1")], [mine, report("n1", update_time=update)], pods, **more)
 
 
-def resets(scope: Scope) -> list[ResetChips]:
+def resets(scope: Steps) -> list[ResetChips]:
     return [a for a in scope.actions if isinstance(a, ResetChips)]
 
 
@@ -160,7 +160,7 @@ def ordered(*, bad: bool = True, update: float = NOW - 2, done: str = "", **more
     return world(bad=bad, update=update, history=past, standing=[standing], agents=heard, **more)
 
 
-def states(scope: Scope) -> set[str]:
+def states(scope: Steps) -> set[str]:
     return {r.state for r in scope.chips if r.node == "n0"}
 
 
@@ -337,7 +337,7 @@ def spent(
     asked: tuple[int, str] = (0, ""),
     bad: bool = True,
     answer: str = "failed: 80C98001 remains",
-) -> Scope:
+) -> Steps:
     """A node whose group has used up its three resets."""
     times = tuple(int((NOW - m * 600) * 1000) for m in (3, 2, 1))
     memory = NodeMemory(chips=dict.fromkeys(range(8), ChipMemory(epoch=3, resets=times)), reboot=asked)
@@ -345,7 +345,7 @@ def spent(
     return decide(world(bad=bad, agents=[heard], history=History(nodes={"n0": memory})))
 
 
-def asked(scope: Scope) -> list[tuple[str, object]]:
+def asked(scope: Steps) -> list[tuple[str, object]]:
     return [
         (a.name, a.patch["metadata"]["annotations"]["belay.dev/reboot-requested"])
         for a in scope.actions

@@ -23,12 +23,8 @@ from belay.engine.model.cluster import Observed, Pod
 from belay.engine.model.diagnostics import ObjectKey, Origin
 from belay.engine.model.history import History
 from belay.engine.model.plan import BudgetUse
-from belay.engine.plan import grouping, views
-from belay.engine.plan.health import states
-from belay.engine.plan.recover import evictions
-from belay.engine.plan.safety import deferral
-from belay.engine.plan.scope import Memory, Scope
 from tests import worlds
+from tests.steps import Steps
 from tests.worlds import NOW, decide, desired, document, fault, node, node_report, observed, pod, report
 
 
@@ -64,11 +60,11 @@ def world(jobs: int, *, bad: bool = True, **more: Any) -> Observed:
     return observed([node(n) for n in names], reports, pods, **more)
 
 
-def kinds(scope: Scope, kind: type[Action]) -> list[Any]:
+def kinds(scope: Steps, kind: type[Action]) -> list[Any]:
     return [a for a in scope.actions if isinstance(a, kind)]
 
 
-def put_off(scope: Scope, kind: type[Action]) -> list[Any]:
+def put_off(scope: Steps, kind: type[Action]) -> list[Any]:
     return [d for d in scope.deferred if isinstance(d.action, kind)]
 
 
@@ -209,15 +205,12 @@ def test_an_unreadable_budget_fails_closed() -> None:
     assert scope.memory.budgets == {}
 
 
-def with_actions(actions: list[Any], inventory: int, declared: Desired | None = None) -> Scope:
+def with_actions(actions: list[Any], inventory: int, declared: Desired | None = None) -> Steps:
     keys = tuple(ObjectKey("v1", "ConfigMap", "d", f"c{i}") for i in range(inventory))
     snapshot = observed([node("n0")], [report("n0")], inventory=keys)
-    scope = Scope(declared or desired(), snapshot, NOW, "main", Memory.of(snapshot.history))
-    for run in (views.run, grouping.run, states.run, evictions.run):
-        run(scope)
+    scope = Steps(declared or desired(), snapshot, NOW).run("views", "grouping", "health", "recover")
     scope.actions.extend(actions)
-    deferral.run(scope)
-    return scope
+    return scope.run("safety")
 
 
 def deletions(count: int) -> list[Any]:

@@ -15,10 +15,9 @@ from belay.engine.model.recovery import Conversation, FaultyRank, State, steps
 from belay.engine.model.recovery.conversation import Operation, StepRecord
 from belay.engine.model.recovery.progress import ABANDONED_MS, progress_of
 from belay.engine.observe.observed import observe
-from belay.engine.plan import explain
-from belay.engine.plan.scope import Scope
 from belay.engine.wire import recoveryrecord
 from belay.engine.wire.recoveryrecord import Record
+from tests.steps import Steps
 from tests.worlds import NOW, decide, fault, node, observed, pod, report, switch
 
 NOW_MS = int(NOW * 1000)
@@ -44,7 +43,7 @@ def job(
     return msgspec.structs.replace(seen, recoveries=told)
 
 
-def outcome(scope: Scope) -> tuple[str, list[str]]:
+def outcome(scope: Steps) -> tuple[str, list[str]]:
     """The state of the faulty chip, and the pods that go."""
     state = next(c.state for c in scope.chips if (c.node, c.chip) == ("n1", "Ascend910-3"))
     return state, sorted(a.pod for a in scope.actions if isinstance(a, EvictPod))
@@ -257,7 +256,7 @@ def behind_switch(
     )
     view = scope.nodes["n0"]
     assert set(view.codes) == {one.code for one in faults}, "codes are shown while they are hidden from the job"
-    told = explain.document(scope).switches
+    told = scope.document().switches
     assert {"n0"} >= told.keys() and all(len(one.faults) < len(faults) for one in told.values())
     return view.state, view.level, sorted(a.pod for a in scope.actions if isinstance(a, EvictPod))
 

@@ -14,9 +14,9 @@ from belay.engine.model.remedies import Remedy, Step
 from belay.engine.plan import plan
 from belay.engine.plan.preempt import what_if
 from belay.engine.plan.safety import deferral
-from belay.engine.plan.scope import Scope
 from tests import placing, worlds
 from tests.placing import GROUP, POLICY, gang, scope_of
+from tests.steps import Steps
 
 A2 = {POLICY: "chip8-node8"}
 
@@ -86,11 +86,11 @@ def wanting(name: str = "want", count: int = 1, each: int = 8, **spec: Any) -> A
     return pods, group
 
 
-def planned(*gangs: Any, nodes: int = 1, objects: Any = (), desired: Any = None, **fields: Any) -> Scope:
+def planned(*gangs: Any, nodes: int = 1, objects: Any = (), desired: Any = None, **fields: Any) -> Steps:
     pods = [pod for rows, _ in gangs for pod in rows]
     world = worlds.world(nodes, pods=pods, objects=[*(group for _, group in gangs), *objects], **fields)
     scope = scope_of(world, desired=desired or allowing())
-    deferral.run(scope)
+    scope.run("safety")
     return scope
 
 
@@ -98,7 +98,7 @@ def allowing(**queue: Any) -> Any:
     return placing.with_settings(queues=[{"name": "default", "preemptable": True, **queue}])
 
 
-def evicted(scope: Scope) -> list[str]:
+def evicted(scope: Steps) -> list[str]:
     return sorted(action.pod for action in scope.actions if isinstance(action, EvictPod))
 
 
@@ -261,7 +261,7 @@ def _on(
     want: int,
     annotations: dict[str, str],
     broken: tuple[int, ...] = (),
-) -> Scope:
+) -> Steps:
     """One server with low jobs on some chips, and one pod that asks for ``want``."""
     lows = [running(f"low{i}", [("n0", row)], priorityClassName="low") for i, row in enumerate(held)]  # type: ignore[list-item]
     pods, group = gang(1, want, name="want", annotations=annotations)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from belay.engine.plan.scope import Scope
 from tests import placing, worlds
 from tests.placing import edited, with_settings
+from tests.steps import Steps
 from tests.test_preempt import CLASSES, evicted, planned, priority, queue, running, wanting
 
 EIGHT = range(8)
@@ -29,7 +29,7 @@ def conf(actions: str, plugins: str = "") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def tidal(*gangs: Any, nodes: int = 1, objects: Any = (), **fields: Any) -> Scope:
+def tidal(*gangs: Any, nodes: int = 1, objects: Any = (), **fields: Any) -> Steps:
     """Inference may evict training by the classes alone (``PreemptLowerPriority`` over ``Never``)."""
     classes = [priority("high", 1000, "PreemptLowerPriority"), priority("low", 100, "Never")]
     return planned(*gangs, nodes=nodes, objects=[*classes, *objects], desired=with_settings(queues=[]), **fields)
@@ -133,7 +133,7 @@ def test_a_job_that_restarts_with_an_evicted_pod_spares_none(action: str, goes: 
     assert evicted(tidal((owned, group), wanting(), nodes=2, objects=[job])) == goes
 
 
-def shared(*gangs: Any, queues: Any, nodes: int = 4) -> Scope:
+def shared(*gangs: Any, queues: Any, nodes: int = 4) -> Steps:
     return planned(*gangs, nodes=nodes, objects=[*CLASSES, *queues], desired=with_settings(queues=[]))
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from belay.engine.model.cluster import Pod
 from belay.engine.model.history import History, JobMemory
-from belay.engine.plan.safety import deferral
-from belay.engine.plan.scope import Memory, Scope
+from belay.engine.plan.draft import Memory
 from tests import placing, worlds
 from tests.placing import POLICY, bindings, gang, scope_of
+from tests.steps import Steps
 
 A2 = {POLICY: "chip8-node8"}
 AFTER, HOLD = 600, 7200
@@ -41,7 +41,7 @@ class Stream:
         group["spec"].update(spec)
         self.gangs.append((pods, group))
 
-    def step(self, seconds: float = 60.0) -> Scope:
+    def step(self, seconds: float = 60.0) -> Steps:
         """One pass with two fresh small jobs per node waiting; what it binds runs from now on."""
         self.now += seconds
         self.running = {key: row for key, row in self.running.items() if row[1] > self.now}
@@ -58,7 +58,7 @@ class Stream:
             history=self.history,
         )
         scope = scope_of(world, desired=self.desired, now=self.now, memory=Memory.of(self.history))
-        deferral.run(scope)
+        scope.run("safety")
         self.history = scope.memory.frozen()
         for name, action in bindings(scope).items():
             pod = world.pods[f"train/{name}"]
@@ -74,7 +74,7 @@ class Stream:
         self._check(scope)
         return scope
 
-    def _check(self, scope: Scope) -> None:
+    def _check(self, scope: Steps) -> None:
         """No chip has two owners and no gang runs in part."""
         taken: set[tuple[str, str]] = set()
         for pod, _ in self.running.values():
@@ -205,7 +205,7 @@ def _waiting(
     return [placing.edited(pod, created=worlds.NOW - age) for pod, age in aged], group
 
 
-def _stuck(*gangs: Any, nodes: int = 3, history: History | None = None, broken: str = "") -> Scope:
+def _stuck(*gangs: Any, nodes: int = 3, history: History | None = None, broken: str = "") -> Steps:
     """A job of an hour on every node, and gangs that wait for their end."""
     busy = [worlds.pod(f"busy-{i}", node=f"n{i}", chips=range(4), annotations=dict(A2)) for i in range(nodes)]
     pods = [pod for rows, _ in gangs for pod in rows]
@@ -216,7 +216,7 @@ def _stuck(*gangs: Any, nodes: int = 3, history: History | None = None, broken: 
     return scope_of(world, desired=_settings(), memory=Memory.of(known))
 
 
-def _kept(scope: Scope, name: str) -> tuple[str, ...]:
+def _kept(scope: Steps, name: str) -> tuple[str, ...]:
     memory = scope.memory.jobs.get(f"train/PodGroup/{name}")
     return memory.reserved if memory is not None else ()
 

@@ -10,9 +10,9 @@ import pytest
 from belay.engine.model.actions import EvictPod
 from belay.engine.model.cluster import Pod
 from belay.engine.plan import plan
-from belay.engine.plan.scope import Scope
 from tests import worlds
 from tests.placing import nodes_of, scope_of, shipped
+from tests.steps import Steps
 from tests.worlds import NOW
 
 JOB = {
@@ -56,7 +56,7 @@ def world(nodes: int, gang: list[Pod], *, broken: tuple[str, ...] = (), claimed:
     )
 
 
-def evicted(scope: Scope) -> set[str]:
+def evicted(scope: Steps) -> set[str]:
     return {action.pod for action in scope.actions if isinstance(action, EvictPod)}
 
 

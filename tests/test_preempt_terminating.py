@@ -12,9 +12,9 @@ from belay.engine.model.actions import EvictPod
 from belay.engine.model.history import History, JobMemory
 from belay.engine.model.times import rfc3339
 from belay.engine.plan.preempt.terminating import OVERDUE, PATIENCE
-from belay.engine.plan.scope import Scope
 from tests import placing, worlds
 from tests.placing import edited
+from tests.steps import Steps
 from tests.test_preempt import CLASSES, allowing, evicted, planned, priority, running, wanting
 from tests.worlds import desired, document
 
@@ -32,11 +32,11 @@ def leaving(name: str, node: str, chips: range, since: float = -20.0) -> Any:
     return [edited(pods[0], deleting=worlds.NOW - since)], group
 
 
-def way_out(scope: Scope, name: str = "want") -> str:
+def way_out(scope: Steps, name: str = "want") -> str:
     return next(entry.unblock or "" for entry in scope.pending if entry.name == name)
 
 
-def near(scope: Scope, name: str = "want") -> tuple[str, ...]:
+def near(scope: Steps, name: str = "want") -> tuple[str, ...]:
     """The nodes that the way out concerns."""
     return next(entry.near for entry in scope.pending if entry.name == name)
 
@@ -104,7 +104,7 @@ def test_evictions_of_one_job_wait_until_the_window_has_room_for_all() -> None:
     own = desired(document("SafetyBudget", "default", limits=[limit]), settings)
     rows = [low("v0", ("n0", FOUR)), low("v1", ("n0", REST)), wanting()]
 
-    def put_off(*ago: int) -> tuple[Scope, set[str | None]]:
+    def put_off(*ago: int) -> tuple[Steps, set[str | None]]:
         spent = tuple((int((worlds.NOW - seconds) * 1000), f"unit{seconds}", 1) for seconds in ago)
         history = History(budgets={"default#0/cluster/cluster": spent})
         scope = planned(*rows, objects=CLASSES, desired=own, history=history)

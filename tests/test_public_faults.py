@@ -16,11 +16,11 @@ from belay.engine.model.history import History
 from belay.engine.model.public_faults import PublicFaultClaim, fold, read, respond, spend
 from belay.engine.observe.observed import observe
 from belay.engine.plan import plan
-from belay.engine.plan.scope import Scope
 from belay.engine.status.mindcluster import ClusterInfo
 from belay.engine.status.rescheduling import fault_npu
 from belay.engine.wire import history as history_wire
 from belay.engine.wire import publicinfo
+from tests.steps import Steps
 from tests.worlds import NOW, decide, desired, document, fault, node, observed, pod, report
 
 MS = int(NOW * 1000)
@@ -57,7 +57,7 @@ def public(*bodies: dict[str, Any]) -> dict[str, Any]:
 
 def scope(
     *bodies: dict[str, Any], now: float = NOW, history: History | None = None, policies: Any = (), **more: Any
-) -> Scope:
+) -> Steps:
     reports = [report("n0", update_time=now - 2, faults=more.pop("faults", ())), report("n1", update_time=now - 2)]
     nodes = more.pop("nodes", None) or [node("n0"), node("n1")]
     said = more.pop("public", None) or public(*bodies)
@@ -65,7 +65,7 @@ def scope(
     return decide(world, desired(*policies), now=now)
 
 
-def chips(result: Scope) -> dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
+def chips(result: Steps) -> dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
     return {f"{c.node}/{c.chip[10:]}": (c.state, c.level, c.codes, c.fault_type) for c in result.chips}
 
 
@@ -264,7 +264,7 @@ def test_any_labelled_config_map_is_read_and_no_other() -> None:
     assert len(parsed.messages) == 2
 
 
-def reported(namespace: str, *sources: dict[str, Any], name: str = "m", **more: Any) -> Scope:
+def reported(namespace: str, *sources: dict[str, Any], name: str = "m", **more: Any) -> Steps:
     """What a ConfigMap of a namespace leads to, where these sources are allowed."""
     settings = [document("SchedulingSettings", "s", publicFaultSources=list(sources))] if sources else []
     pool = document("NodePool", "team", selector={"matchLabels": {"team": "a"}})

@@ -11,11 +11,7 @@ import pytest
 from belay.engine.documents.windows import MaintenanceWindow, closed, cron
 from belay.engine.load import load
 from belay.engine.model.actions import EvictPod, IsolateChip, ResetChips
-from belay.engine.plan import grouping, views
-from belay.engine.plan.health import states
-from belay.engine.plan.recover import evictions as recover
-from belay.engine.plan.safety import deferral
-from belay.engine.plan.scope import Memory, Scope
+from tests.steps import Steps
 from tests.test_plan_recover import evictions, gang, world
 from tests.worlds import NOW, agent, decide, desired, document, fault, node, observed, report
 
@@ -165,18 +161,14 @@ def test_evictions_without_a_fault_wait_for_the_next_pass() -> None:
     faulty = [msgspec.structs.replace(snapshot.reports["n5"], faults=(fault(1),), unhealthy=2)]
     snapshot = msgspec.structs.replace(snapshot, reports={**snapshot.reports, **{r.node: r for r in faulty}})
 
-    def passed(*, rescue: bool) -> Scope:
-        scope = Scope(desired(), snapshot, NOW, "main", Memory.of(snapshot.history))
-        for run in (views.run, grouping.run, states.run):
-            run(scope)
-        if rescue:
-            recover.run(scope)
+    def passed(*, rescue: bool) -> Steps:
+        scope = Steps(desired(), snapshot, NOW).run("views", "grouping", "health", *["recover"] * rescue)
         preempted = EvictPod(
             reason="Preempted", message="makes room", namespace="train", pod="k-j-0", grace_period_seconds=30,
             force=False, owner=None, budget_unit="train/AscendJob/k",
         )  # fmt: skip
         scope.actions.append(preempted)
-        deferral.run(scope)
+        scope.run("safety")
         return scope
 
     busy = passed(rescue=True)

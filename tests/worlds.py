@@ -31,12 +31,8 @@ from belay.engine.model.cluster import (
 )
 from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.history import History
-from belay.engine.plan import grouping, views
-from belay.engine.plan.health import reset, states
-from belay.engine.plan.recover import evictions
-from belay.engine.plan.safety import deferral
-from belay.engine.plan.scope import Memory, Scope
 from belay.engine.wire import deviceinfo
+from tests.steps import Steps
 
 #: 2026-09-01T08:00:00Z, the time of most test worlds.
 NOW = 1788249600.0
@@ -373,18 +369,10 @@ def _shipped() -> Desired:
     return load({}, revision="r1", has_git=False).desired
 
 
-def decide(snapshot: Observed, declared: Desired | None = None, *, now: float = NOW, shard: str = "main") -> Scope:
+def decide(snapshot: Observed, declared: Desired | None = None, *, now: float = NOW, shard: str = "main") -> Steps:
     """The passes that deal with faults, in their order, without expansion and placement."""
-    scope = Scope(
-        desired=declared if declared is not None else desired(),
-        observed=snapshot,
-        now=now,
-        shard=shard,
-        memory=Memory.of(snapshot.history),
-    )
-    for run in (views.run, grouping.run, states.run, evictions.run, reset.run, deferral.run):
-        run(scope)
-    return scope
+    steps = Steps(declared if declared is not None else desired(), snapshot, now, shard)
+    return steps.run("views", "grouping", "health", "recover", "reset", "safety")
 
 
 def world(count: int = 2, *, prefix: str = "n", pods: Iterable[Pod] = (), **more: Any) -> Observed:

@@ -1,7 +1,7 @@
 """The door of the pure room: ``plan(desired, observed, now) -> Plan``, one file per pass.
 
-Same inputs, same plan, byte for byte: no clock, random, environment, logging or client in here.
-The passes run in the order listed below; each reads what earlier ones derived in the scope.
+Same inputs, same plan, byte for byte: no clock, random, environment, logging or client in here. The steps of a pass,
+and what each hands to the next, are in ``belay.engine.plan.passes``.
 
 Rooms above the planner import it from here only. What else they ask is in ``__all__``; each name is imported on first
 use, so that this import stays cheap.
@@ -9,14 +9,12 @@ use, so that this import stays cheap.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from belay.engine.model.cluster import Observed
 from belay.engine.model.plan import Plan
 from belay.engine.model.plan_cache import PlanCache
-from belay.engine.plan.scope import Memory, Scope
 
 if TYPE_CHECKING:
     from belay.engine.documents import Desired
@@ -74,58 +72,6 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"{__name__}.{_DEFINED[name]}"), name)
 
 
-def passes() -> tuple[tuple[str, Callable[[Scope], None]], ...]:
-    """Name and function of each pass, in order; ``views`` and ``gangs`` derive what the others share.
-
-    Imported on the first call, so that one pass can be imported without the others.
-    """
-    from belay.engine.plan import causes, clock_skew, explain, forget, grouping, memberships, placement, views
-    from belay.engine.plan.health import reset
-    from belay.engine.plan.health import states as health
-    from belay.engine.plan.jobs import expand, native_group_status, podgroup_status, queue_status
-    from belay.engine.plan.links import orders as links
-    from belay.engine.plan.place import extended_claims
-    from belay.engine.plan.queue import enqueue
-    from belay.engine.plan.recover import elastic, in_place_recovery, training_time
-    from belay.engine.plan.recover import evictions as recover
-    from belay.engine.plan.safety import deferral as safety
-    from belay.engine.plan.safety import refusals
-    from belay.engine.plan.sync import conditions, foreign
-    from belay.engine.plan.sync import objects as sync
-    from belay.engine.plan.vnpu import layout
-
-    return (
-        ("recall", clock_skew.run),
-        ("views", views.run),
-        ("memberships", memberships.run),
-        ("gangs", grouping.run),
-        ("sync", sync.run),
-        ("foreign", foreign.run),
-        ("health", health.run),
-        ("online", in_place_recovery.run),
-        ("recover", recover.run),
-        ("expand", expand.run),
-        ("layout", layout.run),
-        ("claims", extended_claims.run),
-        ("queue", enqueue.run),
-        ("place", placement.run),
-        ("elastic", elastic.run),
-        ("groupstatus", podgroup_status.run),
-        ("nativegroupstatus", native_group_status.run),
-        ("queuestatus", queue_status.run),
-        ("reset", reset.run),
-        ("refusals", refusals.run),
-        ("safety", safety.run),
-        ("links", links.run),
-        ("conditions", conditions.run),
-        ("refusals", refusals.run),
-        ("ledger", training_time.run),
-        ("forget", forget.run),
-        ("causes", causes.run),
-        ("explain", explain.run),
-    )
-
-
 def plan(
     desired: Desired,
     observed: Observed,
@@ -146,58 +92,28 @@ def plan(
             for a way out of its pending entry takes more effort.
         cache: what the shard's earlier passes left to save work; the plan is the same bytes without one.
     """
-    from belay.engine.plan import explain, shadow
-    from belay.engine.plan.claims.holding import resolve
+    from belay.engine.plan import passes, shadow
 
     kept = PlanCache() if cache is None else cache
 
-    def run(desired: Desired, observed: Observed) -> Plan:
-        seen, claims = resolve(desired.reading(observed), kept)
-        scope = Scope(
-            desired=desired,
-            observed=seen,
-            claims=claims,
-            now=now,
-            shard=shard,
-            memory=Memory.of(observed.history),
-            about=about,
-            cache=kept,
-        )
-        for _name, one in passes():
-            one(scope)
-        return explain.document(scope)
+    def decide(desired: Desired, observed: Observed) -> Plan:
+        return passes.decide(passes.facts_of(desired, observed, now, shard=shard, about=about, cache=kept))
 
-    return shadow.compare(desired, observed, run(desired, observed), run)
+    return shadow.compare(desired, observed, decide(desired, observed), decide)
 
 
 def assess(
     desired: Desired, observed: Observed, now: float, *, shard: str = "main", cache: PlanCache | None = None
 ) -> HealthOutcome:
     """The passes up to ``health`` only: what becomes of each chip, for tests of fault policies."""
-    from belay.engine.plan.claims.holding import resolve
-    from belay.engine.plan.health.outcome import HealthOutcome
+    from belay.engine.plan import passes
 
-    kept = PlanCache() if cache is None else cache
-    seen, claims = resolve(desired.reading(observed), kept)
-    scope = Scope(
-        desired=desired,
-        observed=seen,
-        claims=claims,
-        now=now,
-        shard=shard,
-        memory=Memory.of(observed.history),
-        cache=kept,
-    )
-    for name, one in passes():
-        one(scope)
-        if name == "health":
-            break
-    return HealthOutcome(scope)
+    return passes.assess(passes.facts_of(desired, observed, now, shard=shard, cache=cache or PlanCache()))
 
 
 __all__ = [
     "ChipRules", "Comparison", "DecisionKey", "GradedReports", "HealthOutcome", "NetworkDetector", "PingSample",
     "QueueDemand", "QueueState", "RulesInForce", "SlownessDetector", "assess", "culprits", "declared_keys", "divide",
-    "emptied_layer", "enforced", "graded_reports", "idle_declarations", "passes", "plan", "pool_rules", "queues_of",
+    "emptied_layer", "enforced", "graded_reports", "idle_declarations", "plan", "pool_rules", "queues_of",
     "reservations_due", "resolve_roles", "tables_in_force",
 ]  # fmt: skip

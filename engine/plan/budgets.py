@@ -50,7 +50,7 @@ class BudgetTracker:
         self._scope = scope
         self._limits = [
             (f"{item.document.name}#{index}", limit)
-            for item in sorted(scope.desired.budgets, key=lambda item: item.document.name)
+            for item in sorted(scope.facts.desired.budgets, key=lambda item: item.document.name)
             for index, limit in enumerate(item.document.spec.limits)
         ]
         written = {limit.unit for _, limit in self._limits}
@@ -64,7 +64,7 @@ class BudgetTracker:
         refusal = self.refusal(demand)
         if refusal is None:
             for full, _, limit, _, weight in self._counting(demand):
-                self._window(full, limit).append((self._scope.now_ms, demand.unit, weight))
+                self._window(full, limit).append((self._scope.facts.now_ms, demand.unit, weight))
         return refusal
 
     def refusal(self, demand: BudgetDemand) -> BudgetRefusal | None:
@@ -119,7 +119,7 @@ class BudgetTracker:
                 own = [index for index, (_, unit, _) in enumerate(rows) if unit == demand.unit]
                 if own:
                     latest = max(own, key=lambda index: rows[index][0])
-                    rows[latest], known = (self._scope.now_ms, demand.unit, rows[latest][2]), True
+                    rows[latest], known = (self._scope.facts.now_ms, demand.unit, rows[latest][2]), True
         return None if known else self.take(demand)
 
     def room(self, demand: BudgetDemand) -> int:
@@ -132,7 +132,7 @@ class BudgetTracker:
     def spent(self) -> dict[str, tuple[tuple[int, str, int], ...]]:
         """The windows for the memory: entries that still count; empty windows are left out."""
         for name, limit in self._limits:
-            for full in self._scope.memory.budgets:
+            for full in self._scope.draft.memory.budgets:
                 if full.startswith(f"{name}/{limit.per}/"):
                     self._window(full, limit)
         return {full: tuple(entries) for full, entries in sorted(self._spent.items()) if entries}
@@ -141,7 +141,7 @@ class BudgetTracker:
         """What was spent of each limit, in the scopes where its window holds anything; sorted."""
         rows: list[BudgetUse] = []
         for name, limit in self._limits:
-            for full in sorted({*self._spent, *self._scope.observed.reserved}):
+            for full in sorted({*self._spent, *self._scope.facts.observed.reserved}):
                 if not full.startswith(f"{name}/{limit.per}/"):
                     continue
                 key = full.removeprefix(f"{name}/{limit.per}/")
@@ -187,24 +187,24 @@ class BudgetTracker:
 
     def _window(self, full: str, limit: BudgetLimit) -> list[tuple[int, str, int]]:
         if full not in self._spent:
-            oldest = self._scope.now_ms - limit.window * 1000
-            self._spent[full] = [row for row in self._scope.memory.budgets.get(full, ()) if row[0] > oldest]
+            oldest = self._scope.facts.now_ms - limit.window * 1000
+            self._spent[full] = [row for row in self._scope.draft.memory.budgets.get(full, ()) if row[0] > oldest]
         return self._spent[full]
 
     def _all(self, full: str, limit: BudgetLimit) -> list[tuple[int, str, int]]:
         """All entries that count: this shard's window, other shards' reservations, own ones that the memory lost."""
         own = self._window(full, limit)
-        reserved = self._scope.observed.reserved.get(full)
+        reserved = self._scope.facts.observed.reserved.get(full)
         if not reserved:
             return own
-        oldest, rows, known = self._scope.now_ms - limit.window * 1000, set(own), {unit for _, unit, _ in own}
-        newest = self._scope.now_ms + limit.window * 1000  # later ones come from a wrong clock and must expire
+        oldest, rows, known = self._scope.facts.now_ms - limit.window * 1000, set(own), {unit for _, unit, _ in own}
+        newest = self._scope.facts.now_ms + limit.window * 1000  # later ones come from a wrong clock and must expire
         others = [
             (at, unit, count)
             for at, unit, count, shard in reserved
             if oldest < at < newest
             and (at, unit, count) not in rows
-            and (shard != self._scope.shard or unit not in known)
+            and (shard != self._scope.facts.shard or unit not in known)
         ]
         return [*own, *others]
 
@@ -222,7 +222,7 @@ class BudgetTracker:
 
     def _count(self, kind: str, per: str, key: str) -> int:
         if kind == "DeleteObject":
-            return len(self._scope.observed.inventory or ())
+            return len(self._scope.facts.observed.inventory or ())
         if kind in ("EvictPod", "jobs"):
             return len(self._workloads(per).get((per, key), ()))
         views = [v for n, v in self._scope.nodes.items() if per == "cluster" or scope_key(per, n, v) == key]
@@ -237,7 +237,7 @@ class BudgetTracker:
         if self._units is None:
             self._units = {}
         if not any(kind == per for kind, _ in self._units):
-            for pod in self._scope.observed.pods.values():
+            for pod in self._scope.facts.observed.pods.values():
                 if pod.holds_chips:
                     view = self._scope.nodes.get(pod.node)
                     key = "cluster" if per == "cluster" else scope_key(per, pod.node, view)

@@ -39,6 +39,8 @@ from belay.engine.model.node_options import cordon_rule
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.rules import DOCUMENTS, RuleKind, document_and_part, rule_kind
 from belay.engine.model.times import rfc3339
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.node_view import NodeView
 from belay.engine.plan.scope import Scope
 from belay.engine.wire.orders import chip_number
@@ -48,8 +50,10 @@ GONE: Final = "no longer declared"
 
 def run(scope: Scope) -> None:
     """Fill in the causes that no pass has named."""
-    scope.actions = [_with_cause(scope, action) for action in scope.actions]
-    scope.deferred = [msgspec.structs.replace(row, action=_with_cause(scope, row.action)) for row in scope.deferred]
+    scope.draft.actions = [_with_cause(scope, action) for action in scope.draft.actions]
+    scope.draft.deferred = [
+        msgspec.structs.replace(row, action=_with_cause(scope, row.action)) for row in scope.draft.deferred
+    ]
 
 
 # what passes ask
@@ -74,7 +78,7 @@ def of_node(scope: Scope, view: NodeView) -> Cause:
     if view.node.maintenance or view.node.departure is not None:
         detail = view.node.maintenance or (view.node.departure.text if view.node.departure is not None else "")
         return Cause(kind=CauseKind.CONDITION, subject=f"Node/{name}", detail=detail)
-    hardware = scope.observed.node_reports.get(name)
+    hardware = scope.facts.observed.node_reports.get(name)
     stated = [one for one in view.node.conditions if one.type in view.codes]
     if stated and (hardware is None or not hardware.devices):
         detail = ", ".join(f"{one.type}={one.status}" for one in stated)
@@ -91,13 +95,13 @@ def of_node(scope: Scope, view: NodeView) -> Cause:
 def of_isolations(scope: Scope) -> dict[str, Cause]:
     """The Isolations in force that take whole nodes out, by node: the first one of each."""
     found: dict[str, Cause] = {}
-    for item in scope.desired.isolations:
+    for item in scope.facts.desired.isolations:
         spec = item.document.spec
-        if spec.until is not None and scope.now >= spec.until:
+        if spec.until is not None and scope.facts.now >= spec.until:
             continue
         for node in spec.nodes:
             if node in scope.nodes:
-                found.setdefault(node, of_document(scope, item))
+                found.setdefault(node, of_document(scope.facts, item))
     return found
 
 
@@ -130,7 +134,7 @@ def of_codes(node: str, codes: tuple[str, ...]) -> Cause:
 
 
 def _of_chip(scope: Scope, view: NodeView, chip: int) -> Cause:
-    return _of_rule(scope, view, chip, _rule_of(scope, view, chip))
+    return _of_rule(scope, view, chip, _rule_of(scope.draft, view, chip))
 
 
 def of_hold(scope: Scope, view: NodeView, chip: int, hold: Hold) -> Cause | None:
@@ -142,14 +146,14 @@ def of_hold(scope: Scope, view: NodeView, chip: int, hold: Hold) -> Cause | None
 
 def _of_rule(scope: Scope, view: NodeView, chip: int, rule: str) -> Cause:
     name, codes = view.node.name, view.chip_codes.get(chip, ())
-    for item in scope.desired.isolations:
+    for item in scope.facts.desired.isolations:
         if rule == RuleKind.ISOLATION.named(item.document.name):
-            return of_document(scope, item)
+            return of_document(scope.facts, item)
 
     document, part = document_and_part(rule)
     origin = scope.fault_rules.origin(rule) if scope.fault_rules is not None else None
     if origin is not None:
-        return _document(scope, document, origin, ", ".join(codes), rule=part)
+        return _document(scope.facts, document, origin, ", ".join(codes), rule=part)
     kind = rule_kind(rule)
     if kind in (RuleKind.MANUAL_LIST, RuleKind.MANUAL_KEY):
         subject = document if kind is RuleKind.MANUAL_LIST else f"ConfigMap/{_device_report(name)}"
@@ -158,15 +162,15 @@ def _of_rule(scope: Scope, view: NodeView, chip: int, rule: str) -> Cause:
     return msgspec.structs.replace(cause, rule=rule) if kind is RuleKind.FAULT_TABLE else cause
 
 
-def _rule_of(scope: Scope, view: NodeView, chip: int) -> str:
+def _rule_of(draft: Draft, view: NodeView, chip: int) -> str:
     """The rule that decided about a chip; for a hold, the rule of the policy that holds it."""
-    memory = scope.memory.nodes.get(view.node.name, NodeMemory()).chips.get(chip)
+    memory = draft.memory.nodes.get(view.node.name, NodeMemory()).chips.get(chip)
     held = next((hold.policy for hold in memory.holds if hold.policy), "") if memory is not None else ""
     return held or view.chip_rules.get(chip, "")
 
 
-def _document(scope: Scope, subject: str, origin: Origin, detail: str = "", *, rule: str = "") -> Cause:
-    place = scope.desired.place_of(origin)
+def _document(facts: Facts, subject: str, origin: Origin, detail: str = "", *, rule: str = "") -> Cause:
+    place = facts.desired.place_of(origin)
     return Cause(
         kind=CauseKind.DOCUMENT,
         subject=subject,
@@ -179,10 +183,10 @@ def _document(scope: Scope, subject: str, origin: Origin, detail: str = "", *, r
     )
 
 
-def of_document(scope: Scope, item: Declared[Isolation]) -> Cause:
+def of_document(facts: Facts, item: Declared[Isolation]) -> Cause:
     """An Isolation with its reason, its author and its end."""
     spec = item.document.spec
-    cause = _document(scope, RuleKind.ISOLATION.named(item.document.name), item.origin, spec.reason)
+    cause = _document(facts, RuleKind.ISOLATION.named(item.document.name), item.origin, spec.reason)
     return msgspec.structs.replace(cause, until=rfc3339(spec.until) if spec.until is not None else "")
 
 
@@ -207,7 +211,7 @@ def _cause_of(scope: Scope, action: AnyAction) -> Cause:
     """The cause that an action's kind and evidence show."""
     evidence = action.evidence
     if isinstance(action, DeleteObject) and action.reason == ActionReason.PRUNED:
-        return _gone(scope, _subject(action.object_kind, action.namespace, action.name))
+        return _gone(scope.facts, _subject(action.object_kind, action.namespace, action.name))
     if isinstance(action, ReleaseChip | ReleaseNode):
         return _of_release(scope, action)
     if isinstance(action, ResetChips | IsolateChip):
@@ -218,9 +222,9 @@ def _cause_of(scope: Scope, action: AnyAction) -> Cause:
         view = scope.nodes.get(action.node)
         return of_missing_node(action.node) if view is None else of_node(scope, view)
     if isinstance(action, PartitionChip):
-        return _of_partition(scope, action)
+        return _of_partition(scope.facts, action)
     if evidence.file:
-        return _declared(scope, action, evidence)
+        return _declared(scope.facts, action, evidence)
     return Cause(kind=CauseKind.OBJECT, subject=_object_of(action), rule=evidence.rule)
 
 
@@ -228,7 +232,7 @@ def _of_release(scope: Scope, action: ReleaseChip | ReleaseNode) -> Cause:
     """What ended: the Isolations that held before, a policy that judged what is still reported, else the faults in the
     reports.
     """
-    ended = joined(tuple(_ended(scope, rule) for rule in _isolated_by(scope, action)))
+    ended = joined(tuple(_ended(scope.facts, rule) for rule in _isolated_by(scope.facts, action)))
     if ended is not None:
         return ended
     judged = joined(_judged_otherwise(scope, action)) if isinstance(action, ReleaseChip) else None
@@ -241,13 +245,13 @@ def _of_release(scope: Scope, action: ReleaseChip | ReleaseNode) -> Cause:
     return msgspec.structs.replace(node, also=(device,))
 
 
-def _isolated_by(scope: Scope, action: ReleaseChip | ReleaseNode) -> tuple[str, ...]:
+def _isolated_by(facts: Facts, action: ReleaseChip | ReleaseNode) -> tuple[str, ...]:
     """The Isolations that held what is released, as the last pass remembers its chips, and the cordon its node."""
     if isinstance(action, ReleaseNode):
-        node = scope.observed.nodes.get(action.node)
+        node = facts.observed.nodes.get(action.node)
         rule = (cordon_rule(node) if node is not None else None) or ""
         return (rule,) if rule_kind(rule) is RuleKind.ISOLATION else ()
-    before = scope.observed.history.nodes.get(action.node, NodeMemory()).chips
+    before = facts.observed.history.nodes.get(action.node, NodeMemory()).chips
     chips = [before[chip] for chip in map(chip_number, action.chips) if chip in before]
     rules = [rule for row in chips for rule in (row.rule, *(hold.rule for hold in row.holds))]
     return tuple(dict.fromkeys(rule for rule in rules if rule_kind(rule) is RuleKind.ISOLATION))
@@ -259,7 +263,7 @@ def _judged_otherwise(scope: Scope, action: ReleaseChip) -> tuple[Cause, ...]:
     It is the policy that judged before, changed or gone, else the one that judges now.
     """
     view = scope.nodes.get(action.node)
-    before = scope.observed.history.nodes.get(action.node, NodeMemory()).chips
+    before = scope.facts.observed.history.nodes.get(action.node, NodeMemory()).chips
     found: list[Cause] = []
     if view is None or view.report is None:
         return ()
@@ -270,52 +274,52 @@ def _judged_otherwise(scope: Scope, action: ReleaseChip) -> tuple[Cause, ...]:
         row = before.get(chip)
         for rule in (row.rule if row is not None else "", view.chip_rules.get(chip, "")):
             if rule_kind(rule) is RuleKind.FAULT_POLICY:
-                found.append(_of_policy(scope, view, chip, rule))
+                found.append(_of_policy(scope.facts, view, chip, rule))
                 break
     return tuple(found)
 
 
-def _of_policy(scope: Scope, view: NodeView, chip: int, rule: str) -> Cause:
+def _of_policy(facts: Facts, view: NodeView, chip: int, rule: str) -> Cause:
     """A FaultPolicy as it is declared now, with the change of its file; or that it is declared no more."""
     document, part = document_and_part(rule)
-    for item in scope.desired.fault_policies:
+    for item in facts.desired.fault_policies:
         if document == RuleKind.FAULT_POLICY.named(item.document.name):
             codes = ", ".join(view.chip_codes.get(chip, ()))
-            return _document(scope, document, item.origin, codes, rule=part)
-    return _gone(scope, document)
+            return _document(facts, document, item.origin, codes, rule=part)
+    return _gone(facts, document)
 
 
-def _ended(scope: Scope, rule: str) -> Cause:
+def _ended(facts: Facts, rule: str) -> Cause:
     """An Isolation that holds no more: its time is over, or Git no longer declares it so."""
-    for item in scope.desired.isolations:
+    for item in facts.desired.isolations:
         if rule == RuleKind.ISOLATION.named(item.document.name):
-            return of_document(scope, item)
-    return _gone(scope, rule)
+            return of_document(facts, item)
+    return _gone(facts, rule)
 
 
-def _gone(scope: Scope, subject: str) -> Cause:
+def _gone(facts: Facts, subject: str) -> Cause:
     """That a document is declared no more: the file in which it stood, and the commit that took it out of it."""
-    former = scope.observed.places.get(subject)
+    former = facts.observed.places.get(subject)
     if former is None:
-        return Cause(kind=CauseKind.DOCUMENT, subject=subject, detail=GONE, commit=scope.desired.revision)
-    return _document(scope, subject, Origin(former.file, former.line), GONE)
+        return Cause(kind=CauseKind.DOCUMENT, subject=subject, detail=GONE, commit=facts.desired.revision)
+    return _document(facts, subject, Origin(former.file, former.line), GONE)
 
 
-def _of_partition(scope: Scope, action: PartitionChip) -> Cause:
+def _of_partition(facts: Facts, action: PartitionChip) -> Cause:
     """The layout that asks for vNPUs; or that none does any more."""
     evidence = action.evidence
     if evidence.file:
-        return _document(scope, evidence.rule, Origin(evidence.file, evidence.line), action.chip)
+        return _document(facts, evidence.rule, Origin(evidence.file, evidence.line), action.chip)
     detail = f"{action.chip} of node {action.node}: {GONE}"
-    return Cause(kind=CauseKind.DOCUMENT, subject="VNPULayout", detail=detail, commit=scope.desired.revision)
+    return Cause(kind=CauseKind.DOCUMENT, subject="VNPULayout", detail=detail, commit=facts.desired.revision)
 
 
-def _declared(scope: Scope, action: AnyAction, evidence: Evidence) -> Cause:
+def _declared(facts: Facts, action: AnyAction, evidence: Evidence) -> Cause:
     """The document whose place the evidence names."""
     origin = Origin(evidence.file, evidence.line)
     if evidence.rule_kind is RuleKind.SYNC and isinstance(action, CreateObject | PatchObject):
-        return _document(scope, _subject(action.object_kind, action.namespace, action.name), origin, rule=evidence.rule)
-    return _document(scope, _object_of(action), origin, rule=evidence.rule)
+        return _document(facts, _subject(action.object_kind, action.namespace, action.name), origin, rule=evidence.rule)
+    return _document(facts, _object_of(action), origin, rule=evidence.rule)
 
 
 def _object_of(action: AnyAction) -> str:

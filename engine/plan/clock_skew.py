@@ -14,8 +14,9 @@ import msgspec
 
 from belay.engine.model.history import ChipMemory, CodeMemory, Hold, JobMemory, NodeMemory, PublicFaultMemory
 from belay.engine.model.plan_cache import CacheKey, Memo
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.node_view import FUTURE_TOLERANCE
-from belay.engine.plan.scope import Scope
 
 #: How far the clocks of machines may differ (ms).
 AHEAD_MS: Final = round(FUTURE_TOLERANCE * 1000)
@@ -24,9 +25,9 @@ _Row = TypeVar("_Row")
 _NEWEST: Final = CacheKey("newest times of job memories", Memo[int], limit=32768)
 
 
-def run(scope: Scope) -> None:
+def run(facts: Facts, draft: Draft) -> None:
     """Bring times ahead of now back to it; memory without such times stays the same object."""
-    clock, memory, newest = _Clock(scope.now_ms), scope.memory, scope.cache[_NEWEST]
+    clock, memory, newest = _Clock(facts.now_ms), draft.memory, facts.cache[_NEWEST]
     for name, node in memory.nodes.items():
         memory.nodes[name] = clock.node(node)
     for key, job in memory.jobs.items():

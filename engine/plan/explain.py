@@ -20,9 +20,9 @@ from belay.engine.plan.scope import Scope
 #: End of a hold without a time, by kind.
 def run(scope: Scope) -> None:
     """Sort every list whose order the passes do not give; keep one pending entry per gang."""
-    scope.pending = _merged(scope.pending)
+    scope.draft.pending = _merged(scope.draft.pending)
     _holds(scope)
-    scope.diagnostics = sorted(set(scope.diagnostics) | set(scope.observed.diagnostics))
+    scope.draft.diagnostics = sorted(set(scope.draft.diagnostics) | set(scope.facts.observed.diagnostics))
     scope.scores = {pod: _in_order(row) for pod, row in sorted(scope.scores.items())}
 
 
@@ -36,12 +36,12 @@ def _holds(scope: Scope) -> None:
     """Report every hold with its rule and its end."""
     for name, view in scope.unassessed_views():
         if view.resetting:
-            orders = scope.observed.orders.get(name)
+            orders = scope.facts.observed.orders.get(name)
             end = rfc3339(orders.not_after_ms / 1000) if orders and orders.not_after_ms else "its end"
             which = ", ".join(view.chip(chip) for chip in ids_of(view.resetting))
             message = f"{which} of node {name} held: reset-pending, by the standing order, until {end} or the answer"
-            scope.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", message, PassCode.HELD))
-    for name, memory in scope.memory.nodes.items():
+            scope.draft.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", message, PassCode.HELD))
+    for name, memory in scope.draft.memory.nodes.items():
         held = scope.nodes.get(name)
         if held is None:
             continue
@@ -52,7 +52,7 @@ def _holds(scope: Scope) -> None:
                 end = f"until {rfc3339(hold.until / 1000)}" if hold.until else _end_of(HOLD_KINDS.get(hold.kind))
                 by = f", by {_holder(hold, cause)}" if hold.rule else ""
                 message = f"{held.chip(chip)} of node {name} is held: {hold.kind}{by}, {end}"
-                scope.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", message, PassCode.HELD))
+                scope.draft.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", message, PassCode.HELD))
     for name, isolation in causes.of_isolations(scope).items():
         scope.holds.append(Held(name, "", HoldKind.MANUAL, isolation.subject, until=isolation.until, cause=isolation))
 
@@ -83,11 +83,11 @@ def _end_of(kind: HoldKind | None) -> str:
 def document(scope: Scope) -> Plan:
     """The finished plan; ``actions`` stay in the order of the passes, which is the order of execution."""
     return Plan(
-        revision=scope.desired.revision,
-        now=scope.now,
-        actions=tuple(scope.actions),
-        deferred=tuple(scope.deferred),
-        pending=tuple(scope.pending),
+        revision=scope.facts.desired.revision,
+        now=scope.facts.now,
+        actions=tuple(scope.draft.actions),
+        deferred=tuple(scope.draft.deferred),
+        pending=tuple(scope.draft.pending),
         nodes=tuple(
             [
                 view.assessed.node
@@ -98,8 +98,8 @@ def document(scope: Scope) -> Plan:
         ),
         chips=tuple(scope.chips),
         scores=scope.scores,
-        diagnostics=tuple(scope.diagnostics),
-        history=scope.memory.frozen(),
+        diagnostics=tuple(scope.draft.diagnostics),
+        history=scope.draft.memory.frozen(),
         planes=scope.planes,
         switches=scope.switches,
         repeat_offenders=tuple(scope.repeat_offenders),

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from belay.engine.model.history import ChipMemory
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.place.gangs import returning
 from belay.engine.plan.scope import Scope
 
@@ -19,37 +21,37 @@ FORGOTTEN_MS: Final = 30 * 86_400_000
 def run(scope: Scope) -> None:
     """Drop the memory of jobs and nodes that no longer exist."""
     _jobs(scope)
-    _nodes(scope)
+    _nodes(scope.facts, scope.draft)
 
 
 def _jobs(scope: Scope) -> None:
-    away = [key for key in scope.memory.jobs if key not in scope.gangs]
+    away = [key for key in scope.draft.memory.jobs if key not in scope.gangs]
     if not away:
         return
-    live = {(key.kind, key.namespace, key.name) for key in scope.observed.objects}
-    declared = {(key.kind, key.namespace, key.name) for key in scope.desired.manifest_index}
+    live = {(key.kind, key.namespace, key.name) for key in scope.facts.observed.objects}
+    declared = {(key.kind, key.namespace, key.name) for key in scope.facts.desired.manifest_index}
     for key in away:
         namespace, kind, name = key.split("/", 2)
         owner = (kind.partition(".")[0], namespace, name)
         if owner not in live and owner not in declared:
-            del scope.memory.jobs[key]
+            del scope.draft.memory.jobs[key]
         else:
-            returning.record_absence(scope, key)  # declared or live, but without pods
+            returning.record_absence(scope.facts, scope.draft, key)  # declared or live, but without pods
 
 
-def _nodes(scope: Scope) -> None:
+def _nodes(facts: Facts, draft: Draft) -> None:
     """Drop the memory of nodes that have been gone for long, unless it has a hold that only a person may end.
 
     Their orders stay, so that epochs keep growing if a node of that name returns.
     """
-    oldest = scope.now_ms - FORGOTTEN_MS
-    for name in [n for n in scope.memory.nodes if n not in scope.observed.nodes]:
-        rows = scope.memory.nodes[name].chips.values()
+    oldest = facts.now_ms - FORGOTTEN_MS
+    for name in [n for n in draft.memory.nodes if n not in facts.observed.nodes]:
+        rows = draft.memory.nodes[name].chips.values()
         times = [moment for row in rows for moment in _times(row)]
-        times += [seen.shown or seen.time for seen in scope.memory.nodes[name].public.values()]
+        times += [seen.shown or seen.time for seen in draft.memory.nodes[name].public.values()]
         newest = max(times, default=0)
         if newest < oldest and not any(hold.until == 0 for row in rows for hold in row.holds):
-            del scope.memory.nodes[name]
+            del draft.memory.nodes[name]
 
 
 def _times(row: ChipMemory) -> tuple[int, ...]:

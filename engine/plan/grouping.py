@@ -7,32 +7,33 @@ from collections.abc import Iterable, Mapping
 from belay.engine.gangs.grouping import grouping
 from belay.engine.model.jobs import Gang
 from belay.engine.model.labels import SHARD_LABEL
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.scope import Scope
 from belay.engine.wire.names import MAIN_SHARD
 
 
 def run(scope: Scope) -> None:
     """Fills ``scope.gangs``, ``scope.gang_of`` and ``scope.members`` from the pods of the snapshot."""
-    found = grouping(scope.observed, scope.cache)
+    found = grouping(scope.facts.observed, scope.facts.cache)
     scope.gangs, scope.gang_of, scope.members = dict(found.gangs), dict(found.gang_of), found.members
 
 
-def shard_of(scope: Scope, gang: Gang) -> str:
+def shard_of(facts: Facts, gang: Gang) -> str:
     """The shard that decides for a gang."""
-    return shard_for(scope, gang.labels, [scope.observed.pods[key].node_selector for key in gang.pods[:1]])
+    return shard_for(facts, gang.labels, [facts.observed.pods[key].node_selector for key in gang.pods[:1]])
 
 
-def shard_for(scope: Scope, labels: Mapping[str, str], selectors: Iterable[Mapping[str, str]]) -> str:
+def shard_for(facts: Facts, labels: Mapping[str, str], selectors: Iterable[Mapping[str, str]]) -> str:
     """The shard that decides for a job: its label, else the only one its node selection can match, else ``main``."""
     label = labels.get(SHARD_LABEL)
     if label:
         return label
-    pools = [pool.document for pool in scope.desired.pools]
+    pools = [pool.document for pool in facts.desired.pools]
     if all(pool.spec.shard == MAIN_SHARD for pool in pools):
         return MAIN_SHARD
     wanted = [pair for selector in selectors for pair in selector.items()]
     found: set[str] = set()
-    for node in scope.observed.nodes.values():
+    for node in facts.observed.nodes.values():
         if all(node.labels.get(key) == value for key, value in wanted):
             pool = next((pool for pool in pools if pool.spec.selector.matches(node.labels)), None)
             found.add(pool.spec.shard if pool else MAIN_SHARD)

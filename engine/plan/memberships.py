@@ -23,9 +23,10 @@ from belay.engine.model.history import PoolEdit
 from belay.engine.model.plan_cache import CacheKey, PlanCache, Slot, differing
 from belay.engine.model.times import rfc3339
 from belay.engine.model.wording import counted
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.products import Products
 from belay.engine.plan.rules.in_force import previous_pools
-from belay.engine.plan.scope import Scope
 from belay.engine.wire.names import DEFAULT_POOL, MAIN_SHARD
 
 #: For how long an edit of pools is reported (24 h).
@@ -77,15 +78,15 @@ class _Places(NamedTuple):
 _PLACES: Final = CacheKey("pools and products of nodes", Slot[_Places])
 
 
-def run(scope: Scope) -> None:
+def run(facts: Facts, draft: Draft) -> None:
     """Report what selects or covers nothing, and nodes that the last edits took from their pools; one shard does it for
     all.
     """
-    if not scope.observed.nodes or scope.shard != MAIN_SHARD:
+    if not facts.observed.nodes or facts.shard != MAIN_SHARD:
         return
-    scope.diagnostics += idle_declarations(scope.desired, scope.observed.nodes, scope.cache)
-    _remember_edit(scope)
-    scope.diagnostics += _edit_findings(scope)
+    draft.diagnostics += idle_declarations(facts.desired, facts.observed.nodes, facts.cache)
+    _remember_edit(facts, draft)
+    draft.diagnostics += _edit_findings(facts, draft)
 
 
 # what selects nothing
@@ -192,22 +193,22 @@ def pool_moves(before: Sequence[NodePool], after: Sequence[NodePool], nodes: Map
     return [PoolMove(*pair, tuple(names), totals[pair[0]]) for pair, names in sorted(moved.items())]
 
 
-def _remember_edit(scope: Scope) -> None:
+def _remember_edit(facts: Facts, draft: Draft) -> None:
     """Keep the pools before an edit that moves nodes; of several edits, those before the first."""
-    edit = scope.memory.pool_edit
-    if edit is not None and scope.now_ms - edit.since >= SHOWN_MS:
-        scope.memory.pool_edit = edit = None
-    if edit is not None or not scope.memory.policy_revision:
+    edit = draft.memory.pool_edit
+    if edit is not None and facts.now_ms - edit.since >= SHOWN_MS:
+        draft.memory.pool_edit = edit = None
+    if edit is not None or not draft.memory.policy_revision:
         return
 
-    before = previous_pools(scope.memory.policy_revision)
-    declared = [item.document for item in scope.desired.pools]
+    before = previous_pools(draft.memory.policy_revision)
+    declared = [item.document for item in facts.desired.pools]
     if not before or _selected(before) == _selected(declared):
         return
-    if pool_moves(before, declared, scope.observed.nodes):
+    if pool_moves(before, declared, facts.observed.nodes):
         kept = json.dumps([pool.manifest() for pool in before], sort_keys=True, separators=(",", ":"))
         if len(kept) <= MAX_CHARS:
-            scope.memory.pool_edit = PoolEdit(scope.now_ms, scope.desired.revision, kept)
+            draft.memory.pool_edit = PoolEdit(facts.now_ms, facts.desired.revision, kept)
 
 
 def _selected(pools: Iterable[NodePool]) -> list[tuple[str, Any]]:
@@ -215,22 +216,22 @@ def _selected(pools: Iterable[NodePool]) -> list[tuple[str, Any]]:
     return sorted((pool.name, msgspec.json.encode(pool.manifest()["spec"]["selector"])) for pool in pools)
 
 
-def _edit_findings(scope: Scope) -> Iterator[Diagnostic]:
+def _edit_findings(facts: Facts, draft: Draft) -> Iterator[Diagnostic]:
     """Who left a pool by the edit that the memory keeps; the edit is forgotten once all are back."""
-    edit = scope.memory.pool_edit
+    edit = draft.memory.pool_edit
     if edit is None:
         return
-    declared = [item.document for item in scope.desired.pools]
-    moves = pool_moves(_read_pools(edit.pools), declared, scope.observed.nodes)
+    declared = [item.document for item in facts.desired.pools]
+    moves = pool_moves(_read_pools(edit.pools), declared, facts.observed.nodes)
     if not moves:
-        scope.memory.pool_edit = None
+        draft.memory.pool_edit = None
         return
     lost = Counter[str]()
     for move in moves:
         lost[move.source] += len(move.nodes)
     for move in moves:
         many = move.source != DEFAULT_POOL and 2 * lost[move.source] >= move.total
-        yield _move_finding(scope.desired, edit, move, "warning" if many else "info")
+        yield _move_finding(facts.desired, edit, move, "warning" if many else "info")
 
 
 def _read_pools(text: str) -> list[NodePool]:

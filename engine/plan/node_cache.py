@@ -21,6 +21,7 @@ from belay.engine.model.node_options import cordon_rule
 from belay.engine.model.plan import ChipState, NodeState
 from belay.engine.model.plan_cache import CacheKey, Slot, Table, differing
 from belay.engine.model.states import NodeHealth
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.node_view import FUTURE_TOLERANCE, STALE_AFTER, EarlierAssessment, NodeView
 from belay.engine.plan.products import chip_name
 from belay.engine.plan.scope import Scope
@@ -83,14 +84,14 @@ class _LastPass(NamedTuple):
 _LAST: Final = CacheKey("nodes of the last pass", Slot[_LastPass])
 
 
-def views(scope: Scope, pods: Mapping[str, list[Pod]], maintain: bool) -> dict[str, NodeView]:
+def views(facts: Facts, pods: Mapping[str, list[Pod]], maintain: bool) -> dict[str, NodeView]:
     """Views of the nodes that have not changed since an earlier pass assessed them, by name."""
-    observed, now = scope.observed, scope.now
-    excluded = _excluded(scope)
-    rules = _Rules(scope.desired, scope.shard, maintain)
-    out, others = _same(scope, rules, pods, excluded)
+    observed, now = facts.observed, facts.now
+    excluded = _excluded(facts)
+    rules = _Rules(facts.desired, facts.shard, maintain)
+    out, others = _same(facts, rules, pods, excluded)
     reports, node_reports = observed.reports, observed.node_reports
-    last, kept = scope.cache[_LAST].value, scope.cache[_VIEWS]
+    last, kept = facts.cache[_LAST].value, facts.cache[_VIEWS]
     since, until = (last.since, last.until) if out and last else (-inf, inf)
     for name in others - excluded:
         entry = kept.get(name)
@@ -105,18 +106,18 @@ def views(scope: Scope, pods: Mapping[str, list[Pod]], maintain: bool) -> dict[s
             others.discard(name)
             out[name] = entry.view
             since, until = max(since, entry.since), min(until, entry.until)
-    scope.cache[_LAST].value = _LastPass(
+    facts.cache[_LAST].value = _LastPass(
         rules, observed.nodes, reports, node_reports, observed.agents, pods, out, others, since, until
     )
     return out
 
 
 def _same(
-    scope: Scope, rules: _Rules, pods: Mapping[str, list[Pod]], excluded: AbstractSet[str]
+    facts: Facts, rules: _Rules, pods: Mapping[str, list[Pod]], excluded: AbstractSet[str]
 ) -> tuple[dict[str, NodeView], set[str]]:
     """Nodes served in the shard's last pass that have not changed since, and all other nodes."""
-    last, observed = scope.cache[_LAST].value, scope.observed
-    if last is None or not rules.same(last.rules) or not last.since <= scope.now <= last.until:
+    last, observed = facts.cache[_LAST].value, facts.observed
+    if last is None or not rules.same(last.rules) or not last.since <= facts.now <= last.until:
         return {}, set(observed.nodes)
     changed = set(excluded)
     pairs: tuple[tuple[Mapping[str, object], Mapping[str, object]], ...] = (
@@ -152,11 +153,11 @@ def keep(
         rows: their rows of the plan's ``chips``.
         inspected: nodes with manual holds or assessed chips, which are not kept.
     """
-    observed = scope.observed
-    rules = _Rules(scope.desired, scope.shard, maintains(scope.desired, observed))
+    observed = scope.facts.observed
+    rules = _Rules(scope.facts.desired, scope.facts.shard, maintains(scope.facts.desired, observed))
     # every pass reports the nodes that several pools select
-    excluded = _excluded(scope) | inspected | scope.contested
-    kept = scope.cache[_VIEWS]
+    excluded = _excluded(scope.facts) | inspected | scope.contested
+    kept = scope.facts.cache[_VIEWS]
     for name in assessed:
         view = scope.nodes[name]
         report = view.report
@@ -166,7 +167,7 @@ def keep(
         if node_report is not None and node_report.devices:
             continue
         since, until = report.update_time - FUTURE_TOLERANCE, report.update_time + STALE_AFTER
-        if not since <= scope.now <= until:
+        if not since <= scope.facts.now <= until:
             continue
         state = NodeState(name, view.pool, view.state, view.level, tuple(sorted(view.codes)))
         known = msgspec.structs.replace(view, assessed=EarlierAssessment(tuple(rows.get(name, ())), state))
@@ -200,14 +201,14 @@ def _is_clean(view: NodeView) -> bool:
     )
 
 
-def _excluded(scope: Scope) -> set[str]:
+def _excluded(facts: Facts) -> set[str]:
     """Nodes that depend on more than their own objects and reports.
 
     Any further input of the assessment of a node must be named here.
     """
-    observed = scope.observed
+    observed = facts.observed
     found = {*observed.problems, *observed.history.nodes}
     found.update(claim.rpartition("/")[0] for claim in observed.ledger)
-    found.update(scope.claims.chips)
+    found.update(facts.claims.chips)
     found.update(name for name, orders in observed.orders.items() if orders.isolate or orders.resets)
     return found

@@ -67,13 +67,15 @@ class PlacementFailure:
 
 def run(scope: Scope) -> None:
     """Append BindPod actions, ``pending`` and ``scores`` for the gangs of ``scope.queue``."""
-    scope.diagnostics.extend(switch_config.findings(scope.observed, scope.cache))
-    for key, text in InitParams.unread(scope.observed.init_params).items():
+    scope.draft.diagnostics.extend(switch_config.findings(scope.facts.observed, scope.facts.cache))
+    for key, text in InitParams.unread(scope.facts.observed.init_params).items():
         where = f"data.{SCHEDULER_KEY}: init-params.{key}"
-        scope.diagnostics.append(Diagnostic("warning", _CONFIGURED, "", 0, 0, where, text, PassCode.SETTING_IGNORED))
+        scope.draft.diagnostics.append(
+            Diagnostic("warning", _CONFIGURED, "", 0, 0, where, text, PassCode.SETTING_IGNORED)
+        )
     if not scope.queue:
         return
-    state = PlacementState(scope, views.init_params(scope.desired, scope.observed))
+    state = PlacementState(scope, views.init_params(scope.facts.desired, scope.facts.observed))
     queues, waiting_pods = enqueue.Queues(scope), enqueue.WaitingPods(scope)
     what_if = WhatIf(scope, state, queues, lambda gang: _GangPlacement(scope, state, queues, waiting_pods, gang))
     preemption = Preemption(scope, queues, what_if, waiting_pods)
@@ -85,12 +87,12 @@ def run(scope: Scope) -> None:
         return _GangPlacement(scope, state, queues, waiting_pods, part).found
 
     def place(gang: Gang) -> list[_GangPlacement]:
-        before = len(scope.pending)
+        before = len(scope.draft.pending)
         parts = rollout.parts(gang, waiting_pods, read)
         placements = [_GangPlacement(scope, state, queues, waiting_pods, part) for part in parts]
         for placement in placements:
             placement.run()
-        scope.pending[before:] = rollout.one_entry(scope.pending[before:])
+        scope.draft.pending[before:] = rollout.one_entry(scope.draft.pending[before:])
         return placements
 
     served = preemption.serve_nominated(place)
@@ -102,7 +104,7 @@ def run(scope: Scope) -> None:
         step.run()
     if state.unrecorded:
         text = f"scores of {state.unrecorded} placed pods are not kept, a plan holds at most {MAX_SCORES} of them"
-        scope.diagnostics.append(Diagnostic("info", "", "", 0, 0, "scores", text, PassCode.SCORES_LEFT_OUT))
+        scope.draft.diagnostics.append(Diagnostic("info", "", "", 0, 0, "scores", text, PassCode.SCORES_LEFT_OUT))
 
 
 class _GangPlacement:
@@ -124,11 +126,13 @@ class _GangPlacement:
     def found(self) -> SchedulerJob | Refusal:
         """The job behind the gang, or why it can never be placed."""
         if self._found is None:
-            self._found = self.state.equivalent_jobs.job(self.gang, self.scope.observed, self._read)
+            self._found = self.state.equivalent_jobs.job(self.gang, self.scope.facts.observed, self._read)
         return self._found
 
     def _read(self) -> SchedulerJob | Refusal:
-        return jobs.of(self.gang, self.scope.desired, self.scope.observed, self.state.params, self.scope.cache)
+        return jobs.of(
+            self.gang, self.scope.facts.desired, self.scope.facts.observed, self.state.params, self.scope.facts.cache
+        )
 
     @property
     def job(self) -> SchedulerJob | None:
@@ -179,7 +183,7 @@ class _GangPlacement:
                 bindings.record(placed, bound=not claims_wait)
             self.queues.add(self.gang.queue, [item.pod for item in placed])
         if not placed and self._needed():
-            self.scope.actions.extend(self.state.claims.release(self.waiting, self.scope.desired.revision))
+            self.scope.draft.actions.extend(self.state.claims.release(self.waiting, self.scope.facts.desired.revision))
         if not placed and self.claimed and self._needed():
             rollback.run(self.scope, self.gang, self.started, self.waiting)
         if failure is not None:
@@ -194,8 +198,8 @@ class _GangPlacement:
         if not names:
             return False
         for item in placed:
-            asked = self.state.volumes.actions(item.pod, item.node, self.scope.desired.revision)
-            self.scope.actions.extend(asked)
+            asked = self.state.volumes.actions(item.pod, item.node, self.scope.facts.desired.revision)
+            self.scope.draft.actions.extend(asked)
         self._wait(pods, volume_choices.WAITING, volume_choices.waiting_text(names), volume_choices.way_out(names))
         return True
 
@@ -206,7 +210,7 @@ class _GangPlacement:
         if not names:
             return False
         where = [(item.pod, item.node) for item in placed]
-        self.scope.actions.extend(self.state.claims.actions(where, self.scope.desired.revision))
+        self.scope.draft.actions.extend(self.state.claims.actions(where, self.scope.facts.desired.revision))
         self._wait(pods, claim_choices.WAITING, claim_choices.waiting_text(names), claim_choices.way_out(names))
         return True
 
@@ -214,7 +218,7 @@ class _GangPlacement:
         """The pods have their places and wait for what others do."""
         wait = Remedy(Step.WAIT)
         entry = enqueue.pending_entry(self.gang, pods, reason, text, nodes={}, unblock=unblock, remedy=wait)
-        self.scope.pending.append(entry)
+        self.scope.draft.pending.append(entry)
 
     def _queue_exhausted(self, pods: Sequence[Pod], first: Sequence[Pod]) -> bool:
         """Whether the queue has too little left for the ``first`` pods; then all of ``pods`` become pending."""
@@ -222,14 +226,14 @@ class _GangPlacement:
         if short is not None:
             self.unplaced, self.reason = pods, QUEUE_EXHAUSTED
             entry = enqueue.refused_by_queue(self.gang, pods, short)
-            self.scope.pending.append(entry)
+            self.scope.draft.pending.append(entry)
         return short is not None
 
     @cached_property
     def _least(self) -> int:
         """The chips that must be free before the gang is let in."""
         job = self.job
-        return 0 if job is None or self.started else jobs.least_chips(job, self.scope.observed)
+        return 0 if job is None or self.started else jobs.least_chips(job, self.scope.facts.observed)
 
     def _enqueue_refusal(self, job: SchedulerJob) -> Refusal | None:
         """Why a gang whose minimum may fit is not let in: its PodGroup states more than the cluster has free."""
@@ -371,10 +375,10 @@ class _GangPlacement:
         return sum(max(0, least - counts[task]) for task, least in self.gang.task_min.items())
 
     def _memory(self) -> JobMemory | None:
-        memory = self.scope.memory.jobs.get(self.gang.key)
+        memory = self.scope.draft.memory.jobs.get(self.gang.key)
         if memory is None or memory.uid not in ("", self.gang.uid):
             return None
-        return returning.unexpired(memory, self.scope.now_ms)
+        return returning.unexpired(memory, self.scope.facts.now_ms)
 
     def _former_placement(
         self, job: SchedulerJob, ranks: Mapping[str, int], memory: JobMemory | None
@@ -434,9 +438,9 @@ class _GangPlacement:
             state=found.state,
             rejected=rejected,
         )
-        self.scope.pending.append(entry)
+        self.scope.draft.pending.append(entry)
         if not self.started:
-            returning.record_absence(self.scope, self.gang.key)
+            returning.record_absence(self.scope.facts, self.scope.draft, self.gang.key)
 
 
 def _least_chips(pods: Sequence[Pod], least: int) -> int:

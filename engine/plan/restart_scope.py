@@ -19,6 +19,8 @@ from belay.engine.model.labels import (
 )
 from belay.engine.model.pod_options import has_handed_over, is_worker, super_pod_rank
 from belay.engine.model.wording import counted
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS, SERVING
 from belay.engine.plan.scope import Scope
 
@@ -65,9 +67,9 @@ class Victims(NamedTuple):
     text: str
 
 
-def memory_of(scope: Scope, gang: Gang) -> JobMemory:
+def memory_of(draft: Draft, gang: Gang) -> JobMemory:
     """The job's memory; empty when it belongs to an earlier job of the same name."""
-    memory = scope.memory.jobs.get(gang.key, JobMemory())
+    memory = draft.memory.jobs.get(gang.key, JobMemory())
     return memory if not memory.uid or not gang.uid or memory.uid == gang.uid else JobMemory(uid=gang.uid)
 
 
@@ -85,12 +87,12 @@ def retryable(gang: Gang, pod: Pod) -> bool:
     return gang.kind in SERVING or pod.restart_policy in ("", "Never")
 
 
-def retries_left(scope: Scope, gang: Gang) -> int:
+def retries_left(facts: Facts, draft: Draft, gang: Gang) -> int:
     """Remaining reschedules for failed pods: ``fault-retry-times`` minus those used (0: none wanted)."""
     allowed = gang.options.fault_retry_times
-    used = memory_of(scope, gang).retries
+    used = memory_of(draft, gang).retries
     if used < 0:
-        used = recorded_retries(scope.observed, gang, gang.uid)
+        used = recorded_retries(facts.observed, gang, gang.uid)
     return min(allowed, used) if used >= 0 else allowed
 
 
@@ -131,7 +133,7 @@ def _widen(
     """Widen a pod-level reschedule while replacements find no place: first to their block, then to the job."""
     standing = [p for p in pods if not p.finished and p.deleting is None]
     waiting = [p for p in standing if not p.node]
-    if not memory_of(scope, gang).evicted or not waiting or len(waiting) == len(standing):
+    if not memory_of(scope.draft, gang).evicted or not waiting or len(waiting) == len(standing):
         return narrow  # pods that terminate make room by themselves, however long a lost node keeps them
     sessions = now - min(p.created for p in waiting)
     stage = ""

@@ -7,11 +7,13 @@ live while a pod with the labels of its manifests runs; who acts on a single nod
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from belay.engine.documents import Desired
 from belay.engine.model.cluster import Observed, Pod
-from belay.engine.plan.scope import Scope
+from belay.engine.model.plan_cache import CacheKey, Slot
+from belay.engine.plan.facts import Facts
 from belay.engine.wire.reserved import SYSTEM_NAMESPACES
 
 #: role → (namespace, label, value) of the components that play it.
@@ -22,6 +24,17 @@ _HOLDERS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
     "aggregate": (("mindx-dl", "app", "clusterd"),),
     "device_report": (("kube-system", "name", "ascend-device-plugin-ds"),),
 }
+
+
+class _Resolved(NamedTuple):
+    """The roles of the pass that read these inputs."""
+
+    desired: Desired
+    observed: Observed
+    roles: Mapping[str, str]
+
+
+_RESOLVED: Final = CacheKey("roles that Belay plays", Slot[_Resolved])
 _NAMESPACES: Final = frozenset(namespace for holders in _HOLDERS.values() for namespace, _, _ in holders)
 
 
@@ -51,12 +64,12 @@ def resolve_roles(desired: Desired, observed: Observed) -> dict[str, str]:
     return result
 
 
-def schedules(scope: Scope, pod: Pod) -> bool:
+def schedules(facts: Facts, pod: Pod) -> bool:
     """Whether Belay places and moves the pod: its ``schedulerName`` is among those of the settings.
 
     Pods of other schedulers are neither annotated nor evicted, as Volcano reschedules its own pods only.
     """
-    return is_ours(pod, names(scope))
+    return is_ours(pod, names(facts))
 
 
 def is_ours(pod: Pod, schedulers: frozenset[str]) -> bool:
@@ -64,13 +77,16 @@ def is_ours(pod: Pod, schedulers: frozenset[str]) -> bool:
     return pod.scheduler in schedulers and pod.namespace not in SYSTEM_NAMESPACES
 
 
-def names(scope: Scope) -> frozenset[str]:
+def names(facts: Facts) -> frozenset[str]:
     """The scheduler names whose pods Belay places and moves; for tests of many pods."""
-    return frozenset(scope.desired.settings.scheduler_names)
+    return frozenset(facts.desired.settings.scheduler_names)
 
 
-def plays(scope: Scope, role: str) -> bool:
+def plays(facts: Facts, role: str) -> bool:
     """Whether Belay plays a role in this pass; resolved on first use."""
-    if not scope.roles:
-        scope.roles.update(resolve_roles(scope.desired, scope.observed))
-    return scope.roles[role] == "on"
+    kept = facts.cache[_RESOLVED]
+    known = kept.value
+    if known is None or known.desired is not facts.desired or known.observed is not facts.observed:
+        known = _Resolved(facts.desired, facts.observed, resolve_roles(facts.desired, facts.observed))
+        kept.value = known
+    return known.roles[role] == "on"

@@ -47,7 +47,7 @@ _HOLDINGS: Final = CacheKey("what pods of nodes hold", Memo[Holding], limit=3276
 def run(scope: Scope) -> None:
     """Fill ``scope.nodes`` with the nodes of this shard, by name, and ``scope.unassessed``."""
     scope.nodes = views(scope)
-    scope.diagnostics += findings(scope.desired, {name: scope.nodes[name] for name in scope.unassessed})
+    scope.draft.diagnostics += findings(scope.facts.desired, {name: scope.nodes[name] for name in scope.unassessed})
 
 
 def init_params(desired: Desired, observed: Observed) -> InitParams:
@@ -58,11 +58,11 @@ def init_params(desired: Desired, observed: Observed) -> InitParams:
 
 def views(scope: Scope) -> PassNodes:
     """One view per node of the shard, in the order of names; ``scope.unassessed`` gets those that are not settled."""
-    observed = scope.observed
-    pools, products, reset_groups = _Pools(scope), Products(scope.desired), _Groups()
-    live = live_pods.by_node(observed, scope.cache)
-    maintain = init_params(scope.desired, observed).self_maintain_available_card
-    known = node_cache.views(scope, live, maintain)
+    observed = scope.facts.observed
+    pools, products, reset_groups = _Pools(scope), Products(scope.facts.desired), _Groups()
+    live = live_pods.by_node(observed, scope.facts.cache)
+    maintain = init_params(scope.facts.desired, observed).self_maintain_available_card
+    known = node_cache.views(scope.facts, live, maintain)
     names = sorted(observed.nodes)
     # most are known: their places in the order of names come without a loop
     out = PassNodes(zip(names, cast("Iterable[NodeView]", map(known.get, names)), strict=True))
@@ -70,20 +70,20 @@ def views(scope: Scope) -> PassNodes:
     for name in sorted(observed.nodes.keys() - known.keys()) if len(known) < len(names) else ():
         node = observed.nodes[name]
         pool = pools.of(node)
-        if (pool.spec.shard if pool else MAIN_SHARD) != scope.shard:
+        if (pool.spec.shard if pool else MAIN_SHARD) != scope.facts.shard:
             del out[name]
             continue
         product = products.of(node, pool)
         report, pods = observed.reports.get(name), live.get(name, ())
         said = node_cache.reset_groups(observed.agents.get(name))
-        view = _view(node, pool, product, report, pods, maintain, reset_groups, said, scope.cache)
+        view = _view(node, pool, product, report, pods, maintain, reset_groups, said, scope.facts.cache)
         chip = chip_name(node, observed.agents.get(name))
-        if differs := contradiction(scope.desired, product, report, chip):
+        if differs := contradiction(scope.facts.desired, product, report, chip):
             view = msgspec.structs.replace(view, contradiction=differs)
         out[name] = view
         scope.unassessed.append(name)
     _claims(observed, out)
-    for name, mask in scope.claims.chips.items():
+    for name, mask in scope.facts.claims.chips.items():
         if name in out and mask & ~out[name].used:
             out.change(name, used=out[name].used | mask & out[name].base)
     return out
@@ -255,7 +255,7 @@ class _Pools:
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        self._declared = scope.desired.pools
+        self._declared = scope.facts.desired.pools
         self._selectors = PoolSelectors([item.document for item in self._declared])
         self._previous: tuple[NodePool, ...] | None = None
 
@@ -269,14 +269,14 @@ class _Pools:
 
     def _keep(self, node: Node, found: tuple[NodePool, ...]) -> NodePool:
         if self._previous is None:
-            self._previous = previous_pools(self._scope.memory.policy_revision)
+            self._previous = previous_pools(self._scope.draft.memory.policy_revision)
         before = {pool.name for pool in self._previous if pool.spec.selector.matches(node.labels)}
         kept = min(found, key=lambda pool: (pool.name not in before, pool.name))
         names = ", ".join(pool.name for pool in found)
         stays = f"it stays in {kept.name}: let only one selector match"
         origin = next(item.origin for item in self._declared if item.document.name == found[-1].name)
         self._scope.contested.add(node.name)
-        self._scope.diagnostics.append(
+        self._scope.draft.diagnostics.append(
             Diagnostic(
                 severity="error",
                 object=f"Node/{node.name}",

@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from belay.engine.model.cluster import mask_of
-from belay.engine.plan import explain
 from tests import placing, worlds
 from tests.placing import POLICY, bindings, busy, chips_of, gang, scope_of
 
@@ -74,8 +73,8 @@ def test_placement_invariants(world: Any) -> None:
             assert placed == 0 or placed >= found.min_available, "no gang is placed in part"
             waiting = {entry.name for entry in scope.pending}
             assert placed == len(found.pods) or found.name in waiting, "every waiting gang has a reason"
-    again = explain.document(scope_of(world))
-    assert again.digest() == explain.document(scope).digest(), "same world, same plan"
+    again = scope_of(world).document()
+    assert again.digest() == scope.document().digest(), "same world, same plan"
     assert placing.nodes_of(scope) == {name: action.node for name, action in bound.items()}
 
 

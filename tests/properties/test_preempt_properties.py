@@ -14,14 +14,11 @@ from hypothesis import strategies as st
 from belay.engine.model.actions import BindPod, EvictPod
 from belay.engine.model.cluster import Observed, Pod
 from belay.engine.model.history import History
-from belay.engine.plan import grouping, placement, views
 from belay.engine.plan.preempt.victim_sets import VictimSet, cost, victim_sets_of
 from belay.engine.plan.preempt.what_if import WhatIf
-from belay.engine.plan.queue import enqueue
-from belay.engine.plan.safety import deferral
-from belay.engine.plan.scope import Memory, Scope
 from tests import placing, worlds
 from tests.placing import POLICY, gang
+from tests.steps import Steps
 from tests.test_preempt import group_of, priority
 
 A2 = {POLICY: "chip8-node8"}
@@ -71,12 +68,8 @@ def clusters(draw: Any) -> tuple[Observed, dict[str, Any]]:
     return worlds.observed(nodes, reports, [*pods, *waiting], objects=[*objects, group]), group
 
 
-def scope_for(world: Observed) -> Scope:
-    scope = Scope(desired=DESIRED, observed=world, now=worlds.NOW, shard="main", memory=Memory.of(world.history))
-    views.run(scope)
-    grouping.run(scope)
-    enqueue.run(scope)
-    return scope
+def scope_for(world: Observed) -> Steps:
+    return Steps(DESIRED, world, worlds.NOW).run("views", "grouping", "queue")
 
 
 def without(world: Observed, gone: set[str]) -> Observed:
@@ -97,14 +90,14 @@ def _every_node_may_help() -> Iterator[None]:
 def starts(world: Observed) -> bool:
     """Whether a fresh pass over this world places the waiting gang as a whole."""
     scope = scope_for(world)
-    placement.run(scope)
+    scope.run("placement")
     placed = {action.pod for action in scope.actions if isinstance(action, BindPod)}
     return {pod.name for pod in world.pods.values() if pod.name.startswith("want")} <= placed
 
 
-def allowed_units(scope: Scope) -> list[VictimSet]:
+def allowed_units(scope: Steps) -> list[VictimSet]:
     want = scope.gangs["train/PodGroup/want"]
-    found = [unit for row in scope.gangs.values() for unit in victim_sets_of(scope, row)]
+    found = [unit for row in scope.gangs.values() for unit in victim_sets_of(scope.facts, scope.draft, row)]
     return [u for u in found if u.gang.queue == want.queue and u.gang.priority < want.priority]
 
 
@@ -113,7 +106,7 @@ def allowed_units(scope: Scope) -> list[VictimSet]:
 def test_preemption_is_the_cheapest_that_makes_room(case: tuple[Observed, dict[str, Any]]) -> None:
     world, _ = case
     scope = scope_for(world)
-    placement.run(scope)
+    scope.run("placement")
     evictions = [action for action in scope.actions if isinstance(action, EvictPod)]
     preempted = {f"{a.namespace}/{a.pod}" for a in evictions if a.reason == "Preempted"}
     units = allowed_units(scope_for(world))
@@ -153,9 +146,9 @@ def test_passes_converge_and_break_no_gang(case: tuple[Observed, dict[str, Any]]
     world, _ = case
     for number in range(14):
         scope = scope_for(world)
-        placement.run(scope)
+        scope.run("placement")
         evictions = {f"{a.namespace}/{a.pod}" for a in scope.actions if isinstance(a, EvictPod)}
-        deferral.run(scope)
+        scope.run("safety")
         bound = {f"{a.namespace}/{a.pod}": a for a in scope.actions if isinstance(a, BindPod)}
         _whole(scope, evictions)
         if not scope.actions and not any(pod.deleting for pod in world.pods.values()):
@@ -191,7 +184,7 @@ def _again(pod: Pod) -> Pod:
     )
 
 
-def _whole(scope: Scope, evictions: set[str]) -> None:
+def _whole(scope: Steps, evictions: set[str]) -> None:
     """No eviction leaves a gang below its minimum unless it ends the gang."""
     for row in scope.gangs.values():
         running = {key for key in row.pods if scope.observed.pods[key].node and not scope.observed.pods[key].deleting}

@@ -10,7 +10,7 @@ from belay.engine.model.actions import EvictPod, IsolateChip, ReleaseChip, Reset
 from belay.engine.model.cluster import ChipFault, Observed, Orders, Pod, ResetOrder
 from belay.engine.model.history import History
 from belay.engine.model.levels import IN_SERVICE, PRE_SEPARATE, RESETTABLE
-from belay.engine.plan.scope import Scope
+from tests.steps import Steps
 from tests.worlds import NOW, agent, decide, fault, node, observed, pod, report
 
 LEVELS = ("NotHandleFault", "SubHealthFault", "RestartRequest", "RestartNPU", "PreSeparateNPU", "SeparateNPU")
@@ -48,7 +48,7 @@ class Cluster:
             history=self.history,
         )
 
-    def obey(self, scope: Scope, now: float) -> None:
+    def obey(self, scope: Steps, now: float) -> None:
         """Carry the plan out, then let the agents run their orders."""
         self.history = scope.memory.frozen("")
         for action in scope.actions:

@@ -10,11 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from belay.engine.observe.observed import observe
-from belay.engine.plan import explain
 from belay.engine.plan.place.gangs.nslb import LARGE, NORMAL
-from belay.engine.plan.scope import Scope
 from tests import listing
 from tests.placing import bindings, scope_of
+from tests.steps import Steps
 
 WIDTH = 4
 Jobs = list[tuple[str, int, str]]
@@ -45,7 +44,7 @@ def worlds(draw: Any) -> tuple[list[int], Jobs, str, int]:
     return sizes, jobs, draw(st.sampled_from(("1.0", "2.0"))), draw(st.integers(1, 2))
 
 
-def _under(scope: Scope, jobs: Jobs) -> dict[str, set[str]]:
+def _under(scope: Steps, jobs: Jobs) -> dict[str, set[str]]:
     """The switches of every placed job, which is placed whole or not at all."""
     bound = bindings(scope)
     under = {}
@@ -81,5 +80,5 @@ def test_no_uplink_has_two_owners_beyond_what_the_version_allows(world: tuple[li
             if other != name and version == "2.0" and schemas[name] == schemas[other] == LARGE:
                 exclusive = {switch for switch, notes in annotations.items() if notes["isSharedTor"] == "2"}
                 assert not exclusive & theirs, "an exclusive switch has one large job across switches"
-    again = explain.document(scope_of(observe(reversed(_items(sizes, jobs, version, most)))))
-    assert again.digest() == explain.document(scope).digest(), "same world, same plan"
+    again = scope_of(observe(reversed(_items(sizes, jobs, version, most)))).document()
+    assert again.digest() == scope.document().digest(), "same world, same plan"

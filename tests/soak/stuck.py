@@ -19,7 +19,7 @@ from belay.engine.documents import Desired
 from belay.engine.model.actions import IsolateChip, ReleaseChip, ResetChips
 from belay.engine.model.cluster import ChipFault, Observed, Orders, ResetOrder
 from belay.engine.model.history import History
-from belay.engine.plan.scope import Scope
+from tests.steps import Steps
 from tests.worlds import NOW, agent, decide, desired, document, fault, node, observed, pod, report
 
 PERIOD: Final = 300.0
@@ -92,7 +92,7 @@ class Server:
         standing = [self.orders] if self.orders else []
         return observed([node("n")], [told], jobs, agents=agents, standing=standing, history=self.history)
 
-    def step(self) -> Scope:
+    def step(self) -> Steps:
         """One pass; its memory and orders are written, unless they get lost."""
         scope = decide(self.look(), self.desired, now=self.now)
         self.old.append((self.history, self.orders))
@@ -214,7 +214,7 @@ def history(seed: int, *, events: int = 6) -> None:
     _ends_alone(server, scope)
 
 
-def _written(server: Server) -> Scope:
+def _written(server: Server) -> Steps:
     """A pass whose memory and orders are not lost; a report period has many of them, two stand for them."""
     for _ in range(2):
         server.chance = _Faithful()
@@ -230,7 +230,7 @@ class _Faithful(random.Random):
         return 0.0
 
 
-def _covered(server: Server, scope: Scope) -> None:
+def _covered(server: Server, scope: Steps) -> None:
     view = scope.nodes["n"]
     memory = scope.memory.nodes.get("n")
     assert view.closed is None, f"the node is closed though its report is fresh and clean: {view.closed}"
@@ -245,7 +245,7 @@ def _covered(server: Server, scope: Scope) -> None:
         ), f"chip {chip}: no text says how its hold ends: {holds}"
 
 
-def _ends_alone(server: Server, scope: Scope) -> None:
+def _ends_alone(server: Server, scope: Steps) -> None:
     """Past every hold's own end, only what a person must end is left."""
     rows = scope.memory.nodes["n"].chips.values() if "n" in scope.memory.nodes else ()
     ends = [hold.until / 1000 for row in rows for hold in row.holds if hold.until]

@@ -37,6 +37,8 @@ from belay.engine.model.pod_options import fault_type
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.rules import RuleKind
 from belay.engine.plan import restart_scope, roles
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.health import node_faults
 from belay.engine.plan.health.assessment import ChipAssessment
 from belay.engine.plan.health.relation_faults import locations, super_pod
@@ -52,45 +54,47 @@ Assessments = Mapping[str, Mapping[int, ChipAssessment]]
 def attribute_faults(scope: Scope, policy: ManualPolicy | None) -> None:
     """Attribute faults that waited long enough to hardware or software; isolate chips charged too often."""
     charged: dict[tuple[str, int, str], list[int]] = {}
-    for key in sorted(scope.memory.jobs):
-        memory = scope.memory.jobs[key]
+    for key in sorted(scope.draft.memory.jobs):
+        memory = scope.draft.memory.jobs[key]
         if not memory.faults:
             continue
         if policy is None or not policy.enabled or key not in scope.gangs:
             waiting: tuple[JobFault, ...] = ()
         else:
-            waiting, found = hardware_faults.attribute(memory.faults, scope.now_ms)
+            waiting, found = hardware_faults.attribute(memory.faults, scope.facts.now_ms)
             for fault in found:
                 charged.setdefault((fault.node, fault.chip, fault.code), []).append(fault.at)
         if waiting != memory.faults:
-            scope.memory.jobs[key] = msgspec.structs.replace(memory, faults=waiting)
+            scope.draft.memory.jobs[key] = msgspec.structs.replace(memory, faults=waiting)
     if policy is not None and policy.enabled:
         for (node, chip, code), times in sorted(charged.items()):
             if node in scope.nodes:
-                _charge(scope, policy, node, chip, code, times)
-    _expire_charges(scope, policy)
+                _charge(scope.facts, scope.draft, policy, node, chip, code, times)
+    _expire_charges(scope.facts, scope.draft, policy)
 
 
-def _charge(scope: Scope, policy: ManualPolicy, node: str, chip: int, code: str, times: list[int]) -> None:
-    memory = scope.memory.nodes.get(node, _NO_MEMORY)
+def _charge(
+    facts: Facts, draft: Draft, policy: ManualPolicy, node: str, chip: int, code: str, times: list[int]
+) -> None:
+    memory = draft.memory.nodes.get(node, _NO_MEMORY)
     row = memory.chips.get(chip, _EMPTY_CHIP)
-    kept, reached = hardware_faults.charge(row.hardware.get(code, ()), times, policy, scope.now_ms)
+    kept, reached = hardware_faults.charge(row.hardware.get(code, ()), times, policy, facts.now_ms)
     counts = {c: t for c, t in row.hardware.items() if c != code} | ({code: kept} if kept else {})
     holds = row.holds
     if reached:
-        rule, since = RuleKind.HARDWARE.named(code), scope.now_ms
+        rule, since = RuleKind.HARDWARE.named(code), facts.now_ms
         told = any(h.key == (HoldKind.FREQUENCY, rule) and h.told for h in holds)
         until = since + policy.release_ms if policy.release_ms else 0
         fresh = Hold(HoldKind.FREQUENCY, MANUALLY_SEPARATE, since=since, until=until, rule=rule, told=told)
         holds = (*(h for h in holds if h.key != fresh.key), fresh)
     row = msgspec.structs.replace(row, hardware=dict(sorted(counts.items())), holds=holds)
-    scope.memory.nodes[node] = msgspec.structs.replace(memory, chips=memory.chips | {chip: row})
+    draft.memory.nodes[node] = msgspec.structs.replace(memory, chips=memory.chips | {chip: row})
 
 
-def _expire_charges(scope: Scope, policy: ManualPolicy | None) -> None:
+def _expire_charges(facts: Facts, draft: Draft, policy: ManualPolicy | None) -> None:
     """Drop charges older than the window, or all of them when the rule is switched off."""
-    oldest = scope.now_ms - policy.window_hours * 3_600_000 if policy is not None and policy.enabled else None
-    for node, memory in list(scope.memory.nodes.items()):
+    oldest = facts.now_ms - policy.window_hours * 3_600_000 if policy is not None and policy.enabled else None
+    for node, memory in list(draft.memory.nodes.items()):
         changed = {}
         for chip, row in memory.chips.items():
             if not row.hardware:
@@ -102,7 +106,7 @@ def _expire_charges(scope: Scope, policy: ManualPolicy | None) -> None:
             if counts != row.hardware:
                 changed[chip] = msgspec.structs.replace(row, hardware=counts)
         if changed:
-            scope.memory.nodes[node] = msgspec.structs.replace(memory, chips=memory.chips | changed)
+            draft.memory.nodes[node] = msgspec.structs.replace(memory, chips=memory.chips | changed)
 
 
 def record_faults(scope: Scope, assessments: Assessments, policy: ManualPolicy | None) -> None:
@@ -116,7 +120,7 @@ def _enqueue_faults(scope: Scope, assessments: Assessments) -> None:
     found: dict[str, list[JobFault]] = {}
     for name, by_chip in assessments.items():
         view = scope.nodes[name]
-        if not node_faults.fresh(view, scope.now) or view.suspended:
+        if not node_faults.fresh(view, scope.facts.now) or view.suspended:
             continue
         for chip, assessment in by_chip.items():
             gang = scope.gang_of.get(view.used_by.get(chip, ""), "")
@@ -136,36 +140,38 @@ def _enqueue_faults(scope: Scope, assessments: Assessments) -> None:
                 code: msgspec.structs.replace(assessment.memory.codes[code], counted=True) for code in fresh
             }
             assessment.memory = msgspec.structs.replace(assessment.memory, codes=codes)
-            found.setdefault(gang, []).extend(JobFault(scope.now_ms, name, chip, code) for code in fresh)
+            found.setdefault(gang, []).extend(JobFault(scope.facts.now_ms, name, chip, code) for code in fresh)
     for gang, faults in sorted(found.items()):
-        memory = restart_scope.memory_of(scope, scope.gangs[gang])
-        scope.memory.jobs[gang] = msgspec.structs.replace(memory, faults=hardware_faults.enqueue(memory.faults, faults))
+        memory = restart_scope.memory_of(scope.draft, scope.gangs[gang])
+        scope.draft.memory.jobs[gang] = msgspec.structs.replace(
+            memory, faults=hardware_faults.enqueue(memory.faults, faults)
+        )
 
 
 def _follow_relation_faults(scope: Scope) -> None:
     """Update the relation faults of every job that has or had a code of the relation table."""
     there = locations(scope)
-    concerned = {*there, *(key for key, m in scope.memory.jobs.items() if m.related or m.blamed)}
+    concerned = {*there, *(key for key, m in scope.draft.memory.jobs.items() if m.related or m.blamed)}
     for key in sorted(concerned):
         gang = scope.gangs.get(key)
         if gang is None:
             continue
-        before = restart_scope.memory_of(scope, gang)
-        started = before.observed or scope.now_ms
+        before = restart_scope.memory_of(scope.draft, gang)
+        started = before.observed or scope.facts.now_ms
         related, decided = relations.follow(
             before.related,
             there.get(key, frozenset()),
             a3=super_pod(scope, gang),
             since_ms=started,
-            now_ms=scope.now_ms,
+            now_ms=scope.facts.now_ms,
         )
-        pods = [p for k in gang.pods if (p := scope.observed.pods.get(k)) is not None and p.holds_chips]
+        pods = [p for k in gang.pods if (p := scope.facts.observed.pods.get(k)) is not None and p.holds_chips]
         blamed = _strategies_of_pods(before, pods, decided)
         after = msgspec.structs.replace(
             before, related=related, blamed=blamed, observed=started if related or blamed else 0
         )
         if after != before:
-            scope.memory.jobs[key] = after
+            scope.draft.memory.jobs[key] = after
         for pod in pods:
             if pod.uid in blamed:
                 scope.blamed[pod.key] = blamed[pod.uid]
@@ -186,14 +192,14 @@ def _strategies_of_pods(before: JobMemory, pods: list[Pod], decided: relations.S
 
 def _label_pods(scope: Scope, gang: Gang, pods: list[Pod], related: tuple[RelationFault, ...]) -> None:
     """Label pods for a live Volcano, which reschedules by label, where Belay does not reschedule."""
-    if not scope.blamed or roles.plays(scope, "schedule"):
+    if not scope.blamed or roles.plays(scope.facts, "schedule"):
         return
     codes = tuple(sorted({code_key(row.code) for row in related if row.executed}))
     for pod in pods:
         wanted = scope.blamed.get(pod.key)
         if wanted is None or fault_type(pod) in (wanted, relations.SEPARATE):
             continue
-        scope.actions.append(
+        scope.draft.actions.append(
             PatchObject(
                 api_version="v1",
                 object_kind="Pod",

@@ -15,6 +15,8 @@ from belay.engine.model.history import HoldKind
 from belay.engine.model.rules import RuleKind
 from belay.engine.model.times import rfc3339
 from belay.engine.plan import causes
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.health.assessment import LIST_RULE, ManualHold
 from belay.engine.plan.rules import fault_tables
 from belay.engine.plan.scope import Scope
@@ -42,10 +44,10 @@ def isolations(scope: Scope) -> tuple[dict[str, NodeHold], ManualHolds]:
     """Isolations that are in force now: node → hold, and node → chip → holds. Conditions of nodes that are emptied or
     worked on hold them too, and so do taints by which others remove them: who writes those closes the nodes."""
     nodes: dict[str, NodeHold] = {}
-    by_chip = _listed(scope)
-    for item in scope.desired.isolations:
+    by_chip = _listed(scope.facts, scope.draft)
+    for item in scope.facts.desired.isolations:
         spec, rule = item.document.spec, RuleKind.ISOLATION.named(item.document.name)
-        if spec.until is not None and scope.now >= spec.until:
+        if spec.until is not None and scope.facts.now >= spec.until:
             continue
         until = round(spec.until * 1000) if spec.until is not None else 0
         _diagnose(scope, item, rule, until)
@@ -56,7 +58,7 @@ def isolations(scope: Scope) -> tuple[dict[str, NodeHold], ManualHolds]:
                 rules = by_chip.setdefault(row.node, {})
                 rules[chip] = (*rules.get(chip, ()), ManualHold(rule, until))
 
-    for name, known in scope.observed.nodes.items():
+    for name, known in scope.facts.observed.nodes.items():
         if name not in scope.nodes:
             continue
         if known.maintenance:
@@ -73,46 +75,46 @@ def _diagnose(scope: Scope, item: Declared[Isolation], rule: str, until_ms: int)
     spec, origin = item.document.spec, item.origin
     end = f"until {rfc3339(until_ms / 1000)}" if until_ms else "until a person ends it"
     for name in sorted({*spec.nodes, *(row.node for row in spec.chips)}):
-        if name not in scope.observed.nodes:
+        if name not in scope.facts.observed.nodes:
             text = f"names node {name}, which does not exist; it takes effect once the node registers"
             place = (origin.file, origin.line, origin.column)
-            scope.diagnostics.append(Diagnostic("warning", rule, *place, "spec", text, PassCode.UNKNOWN_NODE))
+            scope.draft.diagnostics.append(Diagnostic("warning", rule, *place, "spec", text, PassCode.UNKNOWN_NODE))
         elif name in spec.nodes and name in scope.nodes:
-            by = causes.of_document(scope, item).text_without_end
+            by = causes.of_document(scope.facts, item).text_without_end
             text = f"node {name} is held: manual, by {by}, {end}"
-            scope.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", text, PassCode.HELD))
+            scope.draft.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", text, PassCode.HELD))
 
 
-def _listed(scope: Scope) -> ManualHolds:
+def _listed(facts: Facts, draft: Draft) -> ManualHolds:
     """Holds of the chips in ``clusterd-manual-info-cm``.
 
     ClusterD's rule, where the cluster has it, applies: disabled, it isolates nothing; its hours end a hold.
     """
-    raw, policy = scope.observed.objects.get(LIST_KEY), fault_tables.manual_policy(scope.observed, scope.cache)
+    raw, policy = facts.observed.objects.get(LIST_KEY), fault_tables.manual_policy(facts.observed, facts.cache)
     if raw is None or (policy is not None and not policy.enabled):
         return {}
     listed, problems = manualinfo.parse(raw)
-    scope.diagnostics.extend(
+    draft.diagnostics.extend(
         Diagnostic("error", p.object, "", 0, 0, p.field, p.message, PassCode.UNREADABLE) for p in problems
     )
     after = policy.release_ms if policy is not None else 0
-    out = _last_readable(scope, {problem.field.partition(".")[2] for problem in problems})
+    out = _last_readable(draft, {problem.field.partition(".")[2] for problem in problems})
     for node, named in listed.items():
         for chip, entries in named.items():
             newest = max((entry.since_ms for entry in entries), default=0)
             until = newest + after if newest and after else 0
-            if not until or scope.now_ms < until:
+            if not until or facts.now_ms < until:
                 out.setdefault(node, {})[chip] = (ManualHold(LIST_RULE, until),)
     return out
 
 
-def _last_readable(scope: Scope, fields: set[str]) -> ManualHolds:
+def _last_readable(draft: Draft, fields: set[str]) -> ManualHolds:
     """The previous holds of nodes whose entry cannot be read: a person's slip must release nothing.
 
     ``fields`` are the unreadable keys, or paths below them.
     """
     out: ManualHolds = {}
-    for node, memory in scope.memory.nodes.items():
+    for node, memory in draft.memory.nodes.items():
         if node not in fields and f"{node}.Total" not in fields:
             continue
         for chip, row in memory.chips.items():
@@ -122,9 +124,9 @@ def _last_readable(scope: Scope, fields: set[str]) -> ManualHolds:
     return out
 
 
-def listed_holds(scope: Scope) -> dict[str, manualinfo.Chips] | None:
+def listed_holds(facts: Facts) -> dict[str, manualinfo.Chips] | None:
     """The chips in Belay's list of frequency holds; None when the list is missing or unreadable."""
-    raw = scope.observed.objects.get(FREQUENCY_LIST_KEY)
+    raw = facts.observed.objects.get(FREQUENCY_LIST_KEY)
     if raw is None:
         return None
     listed, problems = manualinfo.parse(raw)

@@ -36,6 +36,7 @@ from belay.engine.model.levels import (
 from belay.engine.model.pending_reasons import LEAVING
 from belay.engine.model.states import NodeHealth
 from belay.engine.model.wording import counted
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.health import node_conditions
 from belay.engine.plan.health.manual_isolation import NodeHold
 from belay.engine.plan.node_agents import AGENT_STALE_MS
@@ -58,10 +59,10 @@ def fresh(view: NodeView, now: float) -> bool:
     return view.report is not None and now - view.report.update_time <= STALE_AFTER
 
 
-def past_debounce(scope: Scope, view: NodeView) -> bool:
+def past_debounce(facts: Facts, view: NodeView) -> bool:
     """Whether a node that is not ready has been so for longer than ``SchedulingSettings.spec.notReadyDebounce``."""
-    debounce = scope.desired.settings.not_ready_debounce
-    return not debounce or scope.now - view.node.ready_changed > debounce
+    debounce = facts.desired.settings.not_ready_debounce
+    return not debounce or facts.now - view.node.ready_changed > debounce
 
 
 def severity(fault_rules: FaultRules, view: NodeView, report: NodeReport | None, now: float) -> tuple[bool, bool]:
@@ -75,7 +76,7 @@ def severity(fault_rules: FaultRules, view: NodeView, report: NodeReport | None,
 
 
 def assessed(
-    scope: Scope,
+    facts: Facts,
     fault_rules: FaultRules,
     view: NodeView,
     held: NodeHold | None,
@@ -90,13 +91,13 @@ def assessed(
         switch: the node's switch, without the faults that its jobs tolerate for now; their codes are shown all the
             same.
     """
-    name, observed, now = view.node.name, scope.observed, scope.now
+    name, observed, now = view.node.name, facts.observed, facts.now
     problem, young = observed.problems.get(name, ""), fresh(view, now)
     level, codes = _node_level(fault_rules, view, observed.node_reports.get(name), now)
     status, _ = switch_status(fault_rules, view, switch)
     switch_codes = view.report.switch.codes if view.report and view.report.switch else ()
     not_ready = not view.node.ready
-    expired = not_ready and past_debounce(scope, view)
+    expired = not_ready and past_debounce(facts, view)
     stressed = view.node.annotations.get(NODE_HEALTHY_STATUS) == _UNHEALTHY
     pre = node_rank(level) == 1 or status == _PRE_SEPARATE
     separate = node_rank(level) == 2 or status == _UNHEALTHY or stressed
@@ -282,17 +283,17 @@ def _most_within(times: list[float]) -> int:
     return most
 
 
-def missing_nodes(scope: Scope) -> tuple[set[str], bool]:
+def missing_nodes(facts: Facts) -> tuple[set[str], bool]:
     """Missing nodes that live pods are bound to, and whether they are so many that nothing is evicted for them."""
-    observed = scope.observed
-    live = live_pods.by_node(observed, scope.cache)
+    observed = facts.observed
+    live = live_pods.by_node(observed, facts.cache)
     names = {name for name in live.keys() - observed.nodes.keys() if live[name]}
     return names, len(names) * 2 > len(observed.nodes) + len(names)
 
 
 def record_outages(scope: Scope, found: Mapping[str, int], missing: set[str], mass: bool) -> None:
     """Report mass outages, and keep the times at which their nodes turned not ready while they last."""
-    scope.memory.ready_drops = {
+    scope.draft.memory.ready_drops = {
         pool: tuple(
             sorted(
                 int(v.node.ready_changed * 1000) for v in scope.nodes.values() if v.pool == pool and not v.node.ready
@@ -305,14 +306,14 @@ def record_outages(scope: Scope, found: Mapping[str, int], missing: set[str], ma
             f"{count} nodes of pool {pool} turned NotReady within a minute, more than half of it: the control plane is "
             "suspected, so nothing is evicted for nodes that are not ready; check the network and the API server"
         )
-        scope.diagnostics.append(
+        scope.draft.diagnostics.append(
             Diagnostic("warning", f"NodePool/{pool}", "", 0, 0, "", message, PassCode.MANY_NOT_READY)
         )
     if mass:
         shown = ", ".join(sorted(missing)[:20])
         bound = f"{counted(len(missing), 'node')} that pods are bound to"
         message = f"{bound} {'does' if len(missing) == 1 else 'do'} not exist ({shown}): nothing is evicted for that"
-        scope.diagnostics.append(Diagnostic("warning", "Node", "", 0, 0, "", message, PassCode.NODES_MISSING))
+        scope.draft.diagnostics.append(Diagnostic("warning", "Node", "", 0, 0, "", message, PassCode.NODES_MISSING))
 
 
 def diagnose(scope: Scope) -> None:
@@ -322,27 +323,26 @@ def diagnose(scope: Scope) -> None:
             continue
         report, about = view.report, f"ConfigMap/kube-system/mindx-dl-deviceinfo-{name}"
         message, code = "", PassCode.REPORT_REFUSED
-        if name in scope.observed.problems:
+        if name in scope.facts.observed.problems:
             kept = "the last good report stays in force" if report else "the node gets no new placement"
-            message = f"report of node {name} refused: {scope.observed.problems[name]}; {kept}"
+            message = f"report of node {name} refused: {scope.facts.observed.problems[name]}; {kept}"
         elif report is None:
             message = f"node {name} has no device report: it gets no new placement"
             code = PassCode.REPORT_MISSING
         elif not view.fresh:
             message = f"device report of node {name} is stale: it gets no new placement until it reports again"
             code = PassCode.REPORT_STALE
-        elif report.update_time - scope.now > FUTURE_TOLERANCE:
-            message = (
-                f"device report of node {name} is {int(report.update_time - scope.now)} s ahead: it is treated as now"
-            )
+        elif report.update_time - scope.facts.now > FUTURE_TOLERANCE:
+            ahead = int(report.update_time - scope.facts.now)
+            message = f"device report of node {name} is {ahead} s ahead: it is treated as now"
             code = PassCode.CLOCK_AHEAD
         if message:
-            scope.diagnostics.append(Diagnostic("warning", about, "", 0, 0, "", message, code))
-    for name, agent in scope.observed.agents.items():
-        if scope.now_ms - agent.time_ms > AGENT_STALE_MS and name in scope.nodes and scope.nodes[name].resource:
+            scope.draft.diagnostics.append(Diagnostic("warning", about, "", 0, 0, "", message, code))
+    for name, agent in scope.facts.observed.agents.items():
+        if scope.facts.now_ms - agent.time_ms > AGENT_STALE_MS and name in scope.nodes and scope.nodes[name].resource:
             message = (
-                f"agent of node {name} has been silent for {(scope.now_ms - agent.time_ms) // 1000} s: its list of "
-                "processes is ignored; check the agent's pod"
+                f"agent of node {name} has been silent for {(scope.facts.now_ms - agent.time_ms) // 1000} s: "
+                "its list of processes is ignored; check the agent's pod"
             )
             about = f"ConfigMap/belay-nodes/belay-report-{name}"
-            scope.diagnostics.append(Diagnostic("warning", about, "", 0, 0, "", message, PassCode.AGENT_SILENT))
+            scope.draft.diagnostics.append(Diagnostic("warning", about, "", 0, 0, "", message, PassCode.AGENT_SILENT))

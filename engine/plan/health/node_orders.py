@@ -12,6 +12,7 @@ from belay.engine.model.reasons import ActionReason
 from belay.engine.model.rules import RuleKind
 from belay.engine.model.states import ISOLATED, NodeHealth
 from belay.engine.plan import causes
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.health import node_conditions
 from belay.engine.plan.health.manual_isolation import NodeHold
 from belay.engine.plan.node_view import MAINTENANCE, NodeView
@@ -26,14 +27,16 @@ _NO_MEMORY: Final = NodeMemory()
 def order_node(scope: Scope, view: NodeView, held: NodeHold | None) -> None:
     """Isolate or release a node; a node that is only not ready needs no order."""
     name = view.node.name
-    before = scope.memory.nodes.get(name, _NO_MEMORY).isolated
+    before = scope.draft.memory.nodes.get(name, _NO_MEMORY).isolated
     # a node that others cordoned stays theirs: it gets no annotation, so it is not uncordoned either
     cordon = held is not None and held.cordon and not view.node.unschedulable
     uncordon = cordon_rule(view.node) is not None
-    condition = node_conditions.deciding(scope.fault_rules, view, scope.now) if scope.fault_rules is not None else None
+    condition = (
+        node_conditions.deciding(scope.fault_rules, view, scope.facts.now) if scope.fault_rules is not None else None
+    )
     if view.state in ISOLATED:
         if before != view.level or cordon:
-            scope.actions.append(
+            scope.draft.actions.append(
                 IsolateNode(
                     node=name,
                     level=view.level,
@@ -46,7 +49,7 @@ def order_node(scope: Scope, view: NodeView, held: NodeHold | None) -> None:
                 )
             )
     elif (before or uncordon) and view.state in (_HEALTHY, NodeHealth.SUB_HEALTHY):
-        scope.actions.append(
+        scope.draft.actions.append(
             ReleaseNode(
                 node=name,
                 level=before,
@@ -60,14 +63,14 @@ def order_node(scope: Scope, view: NodeView, held: NodeHold | None) -> None:
 
 
 def evidence(
-    scope: Scope, fault_rules: FaultRules, rule: str, codes: tuple[str, ...], reports: tuple[str, ...]
+    facts: Facts, fault_rules: FaultRules, rule: str, codes: tuple[str, ...], reports: tuple[str, ...]
 ) -> Evidence:
     """Evidence with the place in Git of the Isolation or policy that decided."""
-    for item in scope.desired.isolations:
+    for item in facts.desired.isolations:
         if rule == RuleKind.ISOLATION.named(item.document.name):
             line = 0 if item.origin.file.startswith(CLUSTER) else item.origin.line
-            return Evidence(rule, item.origin.file, line, scope.desired.revision, codes, reports)
-    return fault_rules.evidence(rule, codes, reports, scope.desired.revision)
+            return Evidence(rule, item.origin.file, line, facts.desired.revision, codes, reports)
+    return fault_rules.evidence(rule, codes, reports, facts.desired.revision)
 
 
 def _why_isolated(view: NodeView) -> ActionReason:
@@ -83,14 +86,16 @@ def _node_evidence(scope: Scope, view: NodeView, held: NodeHold | None) -> Evide
     reports = tuple(
         text
         for text, there in (
-            (f"mindx-dl/mindx-dl-nodeinfo-{name}", name in scope.observed.node_reports),
+            (f"mindx-dl/mindx-dl-nodeinfo-{name}", name in scope.facts.observed.node_reports),
             (f"kube-system/mindx-dl-deviceinfo-{name}", view.report is not None),
         )
         if there
     )
     if held is not None and scope.fault_rules is not None:
-        return evidence(scope, scope.fault_rules, held.rule, view.codes, reports)
-    condition = node_conditions.deciding(scope.fault_rules, view, scope.now) if scope.fault_rules is not None else None
+        return evidence(scope.facts, scope.fault_rules, held.rule, view.codes, reports)
+    condition = (
+        node_conditions.deciding(scope.fault_rules, view, scope.facts.now) if scope.fault_rules is not None else None
+    )
     if condition is not None and scope.fault_rules is not None:
-        return evidence(scope, scope.fault_rules, condition.rule, view.codes, reports)
+        return evidence(scope.facts, scope.fault_rules, condition.rule, view.codes, reports)
     return Evidence(rule="report", codes=view.codes, reports=reports)

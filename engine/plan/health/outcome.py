@@ -37,7 +37,7 @@ class HealthOutcome:
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        self.history: History = scope.memory.frozen()
+        self.history: History = scope.draft.memory.frozen()
 
     def chip(self, node: str, chip: int, use: str) -> ChipOutcome:
         """What became of a chip that is used so: ``training``, ``inference`` or ``idle``."""

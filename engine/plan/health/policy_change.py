@@ -14,6 +14,7 @@ from belay.engine.model.cluster import ids_of
 from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.plan import budgets
+from belay.engine.plan.draft import Draft
 from belay.engine.plan.health import node_faults
 from belay.engine.plan.health.assessment import ChipAssessment
 from belay.engine.plan.rules import in_force as inforce
@@ -35,22 +36,22 @@ def choose_policies(
         assess: assesses all chips by the given rules.
         in_force: the declarations with the fault tables in force (default: the declared tables).
     """
-    pools = tuple(item.document for item in scope.desired.pools)
-    if scope.memory.policy_revision == inforce.text(declared, pools):
+    pools = tuple(item.document for item in scope.facts.desired.pools)
+    if scope.draft.memory.policy_revision == inforce.text(declared, pools):
         return declared
-    before = inforce.previous_policies(scope.memory.policy_revision)
+    before = inforce.previous_policies(scope.draft.memory.policy_revision)
     if scope.contested:
-        pools = inforce.previous_pools(scope.memory.policy_revision)
+        pools = inforce.previous_pools(scope.draft.memory.policy_revision)
     chosen = declared
     if before is not None and _contents(before) != _contents(declared):
-        tables = in_force or scope.desired
+        tables = in_force or scope.facts.desired
         old, new = FaultRules(tables, before), FaultRules(tables, declared)
         nodes = list(_newly_isolated(scope, old, new))
         excess = _excess(scope, assess(old), assess(new), nodes)
         if excess:
-            _diagnose(scope, declared, before, excess)
+            _diagnose(scope.draft, declared, before, excess)
             chosen = before
-    scope.memory.policy_revision = inforce.text(chosen, pools)
+    scope.draft.memory.policy_revision = inforce.text(chosen, pools)
     return chosen
 
 
@@ -62,12 +63,12 @@ def _contents(policies: Policies) -> list[dict[str, object]]:
 def _newly_isolated(scope: Scope, old: FaultRules, new: FaultRules) -> Iterator[tuple[str, bool, bool]]:
     """Nodes that only the new policies keep from new work (out), or whose tasks only those evict (down)."""
     for name, view in scope.nodes.items():
-        report = scope.observed.node_reports.get(name)
+        report = scope.facts.observed.node_reports.get(name)
         about = any(fault.chip < 0 for fault in view.report.faults) or view.report.switch if view.report else None
         if report is None and not about and not view.node.conditions:
             continue
-        was_out, was_down = node_faults.severity(old, view, report, scope.now)
-        out, down = node_faults.severity(new, view, report, scope.now)
+        was_out, was_down = node_faults.severity(old, view, report, scope.facts.now)
+        out, down = node_faults.severity(new, view, report, scope.facts.now)
         if (out and not was_out) or (down and not was_down):
             yield name, out and not was_out, down and not was_down
 
@@ -111,7 +112,7 @@ def _count_eviction(scope: Scope, pod: str, node: str, units: dict[str, set[str]
         units.setdefault(budgets.unit_of(scope, pod), set()).add(node)
 
 
-def _diagnose(scope: Scope, declared: Policies, before: Policies, excess: list[str]) -> None:
+def _diagnose(draft: Draft, declared: Policies, before: Policies, excess: list[str]) -> None:
     known = {item.document.name: item.document.manifest() for item in before}
     changed = [item for item in declared if known.get(item.document.name) != item.document.manifest()]
     gone = sorted(known.keys() - {item.document.name for item in declared})
@@ -122,7 +123,7 @@ def _diagnose(scope: Scope, declared: Policies, before: Policies, excess: list[s
         f"the change of {names} alone would isolate, reset or evict more than the safety budget allows, so it is held "
         f"back and the previous version stays in force. It would hit {shown}. Narrow the policy or raise the budget"
     )
-    scope.diagnostics.append(
+    draft.diagnostics.append(
         Diagnostic(
             "error",
             f"FaultPolicy/{(changed[0].document.name if changed else gone[0])}",

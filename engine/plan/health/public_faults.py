@@ -20,6 +20,8 @@ from belay.engine.model.history import NodeMemory, PublicFaultMemory
 from belay.engine.model.labels import MANAGED_BY, PRODUCT_SERIAL, PUBLIC_FAULT_CONSUMER
 from belay.engine.model.public_faults import MAX_PER_NODE, MAX_STORED, PublicFaultClaim
 from belay.engine.model.wording import counted
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.scope import Scope
 from belay.engine.wire import publicinfo
 from belay.engine.wire.errors import WireError
@@ -57,48 +59,48 @@ def run(scope: Scope, desired: Desired) -> None:
         desired: the declarations with the table of public codes in force.
     """
     claims = _read_claims(scope, desired)
-    foreign = _clusterd_faults(scope)
-    stored = sum(len(memory.public) for memory in scope.memory.nodes.values() if memory.public)
+    foreign = _clusterd_faults(scope.facts, scope.draft)
+    stored = sum(len(memory.public) for memory in scope.draft.memory.nodes.values() if memory.public)
     dropped = 0
-    known = {name for name, memory in scope.memory.nodes.items() if memory.public}
+    known = {name for name, memory in scope.draft.memory.nodes.items() if memory.public}
     for name in sorted(scope.nodes.keys() & (claims.keys() | foreign.keys() | known)):
-        before, own = scope.memory.nodes.get(name, _NOTHING), claims.get(name, ())
+        before, own = scope.draft.memory.nodes.get(name, _NOTHING), claims.get(name, ())
         if not own and not before.public and name not in foreign:
             continue
         scope.reassess(name)
-        after = public_faults.fold(before.public, own, scope.now_ms)
+        after = public_faults.fold(before.public, own, scope.facts.now_ms)
         after, refused = _limited(before.public, after, MAX_STORED - stored)
         stored += len(after) - len(before.public)
         dropped += refused
         after = _with_table_levels(desired, after)
         if after != before.public:
-            scope.memory.nodes[name] = msgspec.structs.replace(before, public=after)
+            scope.draft.memory.nodes[name] = msgspec.structs.replace(before, public=after)
         report = scope.nodes[name].report
         if report is not None:
             scope.nodes.change(name, report=publicinfo.merged(report, after, foreign.get(name, ())))
     if dropped:
         text = f"{dropped} public faults are not stored: the limit is {MAX_STORED}, {MAX_PER_NODE} on one node"
-        scope.diagnostics.append(
+        scope.draft.diagnostics.append(
             Diagnostic("warning", "PublicFault", "", 0, 0, "", text, PassCode.PUBLIC_FAULTS_LEFT_OUT)
         )
 
 
 def _read_claims(scope: Scope, desired: Desired) -> dict[str, list[PublicFaultClaim]]:
     """The claims of this snapshot's messages, by node; reports invalid messages."""
-    if not scope.observed.public:
+    if not scope.facts.observed.public:
         return {}
     table = desired.tables.get("public")
     senders = frozenset(table.spec.senders) if table else frozenset()
     codes = frozenset(table.code_levels) if table else frozenset()
     serials: dict[str, str] = {}
-    for name in sorted(scope.observed.nodes, reverse=True):
-        serial = scope.observed.nodes[name].annotations.get(PRODUCT_SERIAL)
+    for name in sorted(scope.facts.observed.nodes, reverse=True):
+        serial = scope.facts.observed.nodes[name].annotations.get(PRODUCT_SERIAL)
         if serial:
             serials[serial] = name
     claims: dict[str, list[PublicFaultClaim]] = {}
     refused: dict[str, int] = {}
-    for where in sorted(scope.observed.public):
-        report = scope.observed.public[where]
+    for where in sorted(scope.facts.observed.public):
+        report = scope.facts.observed.public[where]
         allowed = _Allowed.of(where, desired.settings)
         if not allowed.everywhere and not allowed.pools:
             namespace = where.partition("/")[0]
@@ -113,7 +115,7 @@ def _read_claims(scope: Scope, desired: Desired) -> dict[str, list[PublicFaultCl
             unknown: set[str] = set()
             others: set[str] = set()
             for node, claim in public_faults.claims(admitted, serials):
-                if node in scope.observed.nodes:
+                if node in scope.facts.observed.nodes:
                     # a node of another shard has no view here, and what is said about it is for that shard
                     view = scope.nodes.get(node)
                     if view is None or allowed.on(view.pool):
@@ -132,16 +134,18 @@ def _read_claims(scope: Scope, desired: Desired) -> dict[str, list[PublicFaultCl
                 shown = ", ".join(sorted(unknown - {""})[:5]) or "an unknown serial number"
                 text = f"names {shown}, which no node has: that part waits until such a node registers"
                 about, field = f"ConfigMap/{where}", f"data.{publicinfo.KEY}.faults"
-                scope.diagnostics.append(Diagnostic("warning", about, "", 0, 0, field, text, PassCode.UNKNOWN_NODE))
-        scope.diagnostics += [
+                scope.draft.diagnostics.append(
+                    Diagnostic("warning", about, "", 0, 0, field, text, PassCode.UNKNOWN_NODE)
+                )
+        scope.draft.diagnostics += [
             Diagnostic("error", f"ConfigMap/{where}", "", 0, 0, field, text[:300], PassCode.PUBLIC_FAULT_REFUSED)
             for field, text in problems[:20]
         ]
-    _report_refused(scope, refused)
+    _report_refused(scope.draft, refused)
     return claims
 
 
-def _report_refused(scope: Scope, refused: Mapping[str, int]) -> None:
+def _report_refused(draft: Draft, refused: Mapping[str, int]) -> None:
     """One finding per namespace whose ConfigMaps do not count, the first ones by name."""
     for namespace in sorted(refused)[:_MAX_REFUSED]:
         text = (
@@ -150,15 +154,15 @@ def _report_refused(scope: Scope, refused: Mapping[str, int]) -> None:
         )
         where = f"Namespace/{namespace}"
         field = f"metadata.labels.{PUBLIC_FAULT_CONSUMER}"
-        scope.diagnostics.append(Diagnostic("error", where, "", 0, 0, field, text, PassCode.PUBLIC_FAULT_REFUSED))
+        draft.diagnostics.append(Diagnostic("error", where, "", 0, 0, field, text, PassCode.PUBLIC_FAULT_REFUSED))
     if len(refused) > _MAX_REFUSED:
         text = f"public faults of {len(refused) - _MAX_REFUSED} more namespaces are not allowed ({_SETTING})"
-        scope.diagnostics.append(Diagnostic("error", "PublicFault", "", 0, 0, "", text, PassCode.PUBLIC_FAULT_REFUSED))
+        draft.diagnostics.append(Diagnostic("error", "PublicFault", "", 0, 0, "", text, PassCode.PUBLIC_FAULT_REFUSED))
 
 
-def _clusterd_faults(scope: Scope) -> dict[str, tuple[publicinfo.PublicFaultRow, ...]]:
+def _clusterd_faults(facts: Facts, draft: Draft) -> dict[str, tuple[publicinfo.PublicFaultRow, ...]]:
     """The faults that a live ClusterD lists (it alone knows those sent to it by gRPC); Belay's list is skipped."""
-    raw = scope.observed.objects.get(_STATISTICS)
+    raw = facts.observed.objects.get(_STATISTICS)
     if raw is None:
         return {}
     labels = (raw.get("metadata") or {}).get("labels") or {}
@@ -168,11 +172,11 @@ def _clusterd_faults(scope: Scope) -> dict[str, tuple[publicinfo.PublicFaultRow,
         held = publicinfo.statistics(raw)
     except WireError as error:
         unreadable = Diagnostic("error", error.object, "", 0, 0, error.field, error.message, PassCode.UNREADABLE)
-        scope.diagnostics.append(unreadable)
+        draft.diagnostics.append(unreadable)
         return {}
     out = {}
     for node, rows in held.items():
-        known = scope.memory.nodes.get(node, _NOTHING).public
+        known = draft.memory.nodes.get(node, _NOTHING).public
         # Belay judges the faults that it received itself: it may know of a recovery before the list shows it
         out[node] = tuple(row for row in rows if f"{row.resource}/{row.id}" not in known)
     return {node: rows for node, rows in out.items() if rows}

@@ -18,7 +18,7 @@ def locations(scope: Scope) -> dict[str, frozenset[FaultLocation]]:
     """Fault locations per job; a node with an unhealthy switch contributes its switch only."""
     out: dict[str, set[FaultLocation]] = {}
     for _, view in scope.unassessed_views():
-        found = set() if view.suspended or not fresh(view, scope.now) else _on_node(view)
+        found = set() if view.suspended or not fresh(view, scope.facts.now) else _on_node(view)
         if not found:
             continue
         for carrier in found:
@@ -33,7 +33,7 @@ def locations(scope: Scope) -> dict[str, frozenset[FaultLocation]]:
 def super_pod(scope: Scope, gang: Gang) -> bool:
     """Whether the job runs in a super pod (``SuperPodID`` of its nodes' reports)."""
     for key in gang.pods:
-        pod = scope.observed.pods.get(key)
+        pod = scope.facts.observed.pods.get(key)
         view = scope.nodes.get(pod.node) if pod is not None else None
         if view is not None and view.report is not None and view.report.super_pod_id >= 0:
             return True

@@ -20,15 +20,15 @@ _MANUAL_RULES = (MANUAL_KEY, LIST_RULE)
 
 def update(scope: Scope, fault_rules: FaultRules, view: NodeView, assessments: dict[int, ChipAssessment]) -> int:
     """Update the failure counts of a node's chips; return the mask of its repeat offenders."""
-    name, now = view.node.name, scope.now_ms
-    memory = scope.memory.nodes.get(name, NodeMemory())
+    name, now = view.node.name, scope.facts.now_ms
+    memory = scope.draft.memory.nodes.get(name, NodeMemory())
     before = memory.lemons
     if not before and not any(assessment.out_of_service for assessment in assessments.values()):
         return 0
     settings = fault_rules.of(view, IDLE).repeat_offenders
     after: dict[int, FailureMemory] = {}
     if settings is not None:
-        agent = scope.observed.agents.get(name)
+        agent = scope.facts.observed.agents.get(name)
         for chip in sorted({*before, *assessments}):
             known = before.get(chip)
             found = known
@@ -39,7 +39,7 @@ def update(scope: Scope, fault_rules: FaultRules, view: NodeView, assessments: d
             if found is not None and view.base >> chip & 1:
                 after[chip] = found
     if after != before:
-        scope.memory.nodes[name] = msgspec.structs.replace(memory, lemons=after)
+        scope.draft.memory.nodes[name] = msgspec.structs.replace(memory, lemons=after)
     offenders = 0
     for chip, failures in after.items():
         if settings is not None:

@@ -13,23 +13,24 @@ import msgspec
 
 from belay.engine.model.cluster import AgentReport, Node
 from belay.engine.model.history import TIMELINE, ChipMemory, HoldKind, KnownHardware, NodeMemory
-from belay.engine.plan.scope import Scope
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 
 _EMPTY: Final = NodeMemory()
 _UNKNOWN: Final = KnownHardware()
 
 
-def run(scope: Scope) -> None:
+def run(facts: Facts, draft: Draft) -> None:
     """Forget what was remembered of hardware that is gone, and remember which hardware the rest is about."""
-    for name, memory in list(scope.memory.nodes.items()):
-        node = scope.observed.nodes.get(name)
+    for name, memory in list(draft.memory.nodes.items()):
+        node = facts.observed.nodes.get(name)
         if node is None or memory == _EMPTY:
             continue
         if msgspec.structs.replace(memory, hardware=_UNKNOWN) == _EMPTY:
-            scope.memory.nodes[name] = _EMPTY
+            draft.memory.nodes[name] = _EMPTY
             continue
-        agent = scope.observed.agents.get(name)
-        scope.memory.nodes[name] = _of_this_hardware(memory, node, agent, scope.now_ms)
+        agent = facts.observed.agents.get(name)
+        draft.memory.nodes[name] = _of_this_hardware(memory, node, agent, facts.now_ms)
 
 
 def _of_this_hardware(memory: NodeMemory, node: Node, agent: AgentReport | None, now_ms: int) -> NodeMemory:

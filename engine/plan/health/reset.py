@@ -39,6 +39,8 @@ from belay.engine.model.reasons import ActionReason
 from belay.engine.model.resets import said_by_driver
 from belay.engine.model.times import rfc3339
 from belay.engine.plan import causes
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.health.chips import device_names
 from belay.engine.plan.node_agents import taking_orders
 from belay.engine.plan.node_view import NodeView
@@ -56,20 +58,20 @@ _EMPTY_CHIP: Final = ChipMemory()
 
 def run(scope: Scope) -> None:
     """Order resets, and hold the groups whose attempts are used up."""
-    if scope.observed.ledger_broken:
+    if scope.facts.observed.ledger_broken:
         return  # it is unknown which chips are claimed
     taken = _chips_in_use_by_plan(scope)
-    remembered = scope.memory.nodes
+    remembered = scope.draft.memory.nodes
     # settled nodes have no resettable chip
     for name in sorted(scope.nodes.keys() & {*scope.unassessed, *remembered}):
         view = scope.nodes[name]
         if name in remembered:
-            _withdraw_reboot_request(scope, view)
+            _withdraw_reboot_request(scope.draft, view)
         if not view.resettable or not view.fresh or view.suspended or not view.node.ready:
             continue
-        if name in scope.observed.problems:
+        if name in scope.facts.observed.problems:
             continue  # the newest report was refused; the one in force is too old to base a reset on
-        agent = taking_orders(scope, view)
+        agent = taking_orders(scope.facts, view)
         if agent is None:
             continue  # the device plugin there resets by its own rules, and its report shows it
         for group in view.groups:
@@ -80,12 +82,12 @@ def run(scope: Scope) -> None:
 def _chips_in_use_by_plan(scope: Scope) -> dict[str, int]:
     """Masks of the chips that this plan binds, and of those of pods that it evicts, by node."""
     out: dict[str, int] = {}
-    for action in scope.actions:
+    for action in scope.draft.actions:
         if isinstance(action, BindPod):
             ids = [chip for chip in map(device_id, action.chips) if chip is not None]
             out[action.node] = out.get(action.node, 0) | mask_of(ids)
         elif isinstance(action, EvictPod):
-            pod = scope.observed.pods.get(f"{action.namespace}/{action.pod}")
+            pod = scope.facts.observed.pods.get(f"{action.namespace}/{action.pod}")
             view = scope.nodes.get(pod.node) if pod else None
             if view is not None:
                 held = mask_of([chip for chip, key in view.used_by.items() if pod and key == pod.key])
@@ -114,10 +116,12 @@ def attempts(scope: Scope, view: NodeView, members: Sequence[int]) -> tuple[int,
         length (ms).
     """
     name = view.node.name
-    memory = scope.memory.nodes.get(name, NodeMemory())
+    memory = scope.draft.memory.nodes.get(name, NodeMemory())
     most, window = scope.fault_rules.of(view, IDLE).reset_attempts if scope.fault_rules else DEFAULT_ATTEMPTS
-    spent = sorted({t for c in members for t in memory.chips.get(c, _EMPTY_CHIP).resets if t > scope.now_ms - window})
-    standing, agent = scope.observed.orders.get(name), scope.observed.agents.get(name)
+    spent = sorted(
+        {t for c in members for t in memory.chips.get(c, _EMPTY_CHIP).resets if t > scope.facts.now_ms - window}
+    )
+    standing, agent = scope.facts.observed.orders.get(name), scope.facts.observed.agents.get(name)
     epochs = [memory.chips.get(c, _EMPTY_CHIP).epoch for c in members]
     epochs += [standing.resets[c].epoch for c in members if standing and c in standing.resets]
     epochs += [agent.chips[c].reset_epoch_done for c in members if agent and c in agent.chips]
@@ -147,10 +151,10 @@ def _order(scope: Scope, view: NodeView, group: int) -> None:
         reason=ActionReason.CHIP_FAULT,
         message=f"node {name}: {what} may be healed by a reset and its group is idle{with_peers}",
         evidence=Evidence(
-            rule=_rule(scope, view),
+            rule=_rule(scope.facts, view),
             codes=codes,
             reports=(f"kube-system/mindx-dl-deviceinfo-{name}@{view.report.resource_version if view.report else ''}",),
-            revision=scope.desired.revision,
+            revision=scope.facts.desired.revision,
             cause=causes.of_chips(scope, view, faulty) or msgspec.UNSET,
         ),
         preconditions=Preconditions(epoch_above=last, idle=True),
@@ -159,35 +163,35 @@ def _order(scope: Scope, view: NodeView, group: int) -> None:
         held = msgspec.structs.replace(
             action, message=f"node {name}: {what} may be healed by a reset; {withheld(view)}"
         )
-        scope.deferred.append(Deferred(held, CONTRADICTED, None))
+        scope.draft.deferred.append(Deferred(held, CONTRADICTED, None))
         return
     if len(spent) >= most:
         until = spent[len(spent) - most] + window if most else 0
-        _hold(scope, view, group, until, f"reset:{most} in {window // 1000}s")
+        _hold(scope.facts, scope.draft, view, group, until, f"reset:{most} in {window // 1000}s")
         if most:
-            _request_reboot(scope, view, what, most, action.evidence)
-        scope.deferred.append(Deferred(action, ATTEMPTS, rfc3339(until / 1000) if until else None))
+            _request_reboot(scope.facts, scope.draft, view, what, most, action.evidence)
+        scope.draft.deferred.append(Deferred(action, ATTEMPTS, rfc3339(until / 1000) if until else None))
         return
-    scope.actions.append(action)
+    scope.draft.actions.append(action)
 
 
-def _rule(scope: Scope, view: NodeView) -> str:
+def _rule(facts: Facts, view: NodeView) -> str:
     """What says which chips reset together."""
     if view.product is not None:
         return f"Product/{view.product.name}#reset"
-    agent = scope.observed.agents.get(view.node.name)
+    agent = facts.observed.agents.get(view.node.name)
     said = agent is not None and view.groups == said_by_driver(agent.reset_groups, view.base)
     return "reset:unknown product, groups of the driver" if said else "reset:unknown product, whole node"
 
 
-def _request_reboot(scope: Scope, view: NodeView, what: str, most: int, evidence: Evidence) -> None:
+def _request_reboot(facts: Facts, draft: Draft, view: NodeView, what: str, most: int, evidence: Evidence) -> None:
     """Request a reboot when resets did not help; after a reboot without effect, report that a person is needed.
 
     Belay reboots no node: the request is an annotation of the Node, for the operator or tool that reboots nodes.
     """
     name = view.node.name
-    memory = scope.memory.nodes.get(name, NodeMemory())
-    agent = scope.observed.agents.get(name)
+    memory = draft.memory.nodes.get(name, NodeMemory())
+    agent = facts.observed.agents.get(name)
     tried = agent is not None and any(
         (row := agent.chips.get(chip)) is not None and row.reset_result.startswith(("failed", "ok"))
         for chip in ids_of(view.resettable)
@@ -200,23 +204,23 @@ def _request_reboot(scope: Scope, view: NodeView, what: str, most: int, evidence
         return  # requested, not done yet
     if asked:
         text = f"node {name}: {what} is still there after {most} resets and a reboot; a person must look at it"
-        scope.diagnostics.append(Diagnostic("warning", f"Node/{name}", "", 0, 0, "", text, PassCode.RESETS_IN_VAIN))
+        draft.diagnostics.append(Diagnostic("warning", f"Node/{name}", "", 0, 0, "", text, PassCode.RESETS_IN_VAIN))
         return
     text = f"node {name}: {what} is still there after {most} resets; rebooting the node may heal it"
-    scope.memory.nodes[name] = msgspec.structs.replace(memory, reboot=(scope.now_ms, boot))
-    scope.actions.append(_annotate(view, f"{rfc3339(scope.now)} {what}", ActionReason.RESETS_FAILED, text, evidence))
+    draft.memory.nodes[name] = msgspec.structs.replace(memory, reboot=(facts.now_ms, boot))
+    draft.actions.append(_annotate(view, f"{rfc3339(facts.now)} {what}", ActionReason.RESETS_FAILED, text, evidence))
 
 
-def _withdraw_reboot_request(scope: Scope, view: NodeView) -> None:
+def _withdraw_reboot_request(draft: Draft, view: NodeView) -> None:
     """Withdraw the request once the fault is gone."""
-    memory = scope.memory.nodes.get(view.node.name)
+    memory = draft.memory.nodes.get(view.node.name)
     if memory is None or not memory.reboot[0] or view.suspended or not view.fresh or view.resettable:
         return
     if view.resetting | view.recovering:
         return  # the result of the last reset is not known yet
-    scope.memory.nodes[view.node.name] = msgspec.structs.replace(memory, reboot=(0, ""))
+    draft.memory.nodes[view.node.name] = msgspec.structs.replace(memory, reboot=(0, ""))
     text = f"node {view.node.name}: nothing needs a reboot any more"
-    scope.actions.append(_annotate(view, None, ActionReason.REPORT_CLEAN, text, Evidence(rule="reset")))
+    draft.actions.append(_annotate(view, None, ActionReason.REPORT_CLEAN, text, Evidence(rule="reset")))
 
 
 def _annotate(view: NodeView, value: str | None, reason: str, text: str, evidence: Evidence) -> PatchObject:
@@ -234,16 +238,16 @@ def _annotate(view: NodeView, value: str | None, reason: str, text: str, evidenc
     )
 
 
-def _hold(scope: Scope, view: NodeView, group: int, until: int, rule: str) -> None:
+def _hold(facts: Facts, draft: Draft, view: NodeView, group: int, until: int, rule: str) -> None:
     """Hold the faulty chips of a group without attempts until the window frees one."""
     name = view.node.name
-    memory = scope.memory.nodes.get(name, NodeMemory())
+    memory = draft.memory.nodes.get(name, NodeMemory())
     rows = dict(memory.chips)
     for chip in ids_of(group & view.resettable):
         before = rows.get(chip, _EMPTY_CHIP)
         level = view.chip_level.get(chip, "")
-        hold = Hold(HoldKind.ATTEMPT_BUDGET, level, since=scope.now_ms, until=until, rule=rule)
+        hold = Hold(HoldKind.ATTEMPT_BUDGET, level, since=facts.now_ms, until=until, rule=rule)
         if not any(h.kind == HoldKind.ATTEMPT_BUDGET for h in before.holds):
             rows[chip] = msgspec.structs.replace(before, holds=(*before.holds, hold))
     if rows != memory.chips:
-        scope.memory.nodes[name] = msgspec.structs.replace(memory, chips=dict(sorted(rows.items())))
+        draft.memory.nodes[name] = msgspec.structs.replace(memory, chips=dict(sorted(rows.items())))

@@ -32,6 +32,8 @@ from belay.engine.model.plan_cache import CacheKey, Memo
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.states import ChipHealth, NodeHealth
 from belay.engine.plan import causes, node_agents, node_cache
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.health import (
     chips,
     correlation,
@@ -67,15 +69,15 @@ _PLAIN_ROWS: Final = CacheKey("rows of nodes in plain use", Memo[tuple[ChipState
 
 def run(scope: Scope) -> None:
     """Assess every node of the shard, fill its view, and order isolations and releases."""
-    replaced_hardware.run(scope)
-    declared = inforce.fault_policies(scope.desired)
+    replaced_hardware.run(scope.facts, scope.draft)
+    declared = inforce.fault_policies(scope.facts.desired)
     found = node_faults.mass_outages(scope)
-    missing, mass = node_faults.missing_nodes(scope)
+    missing, mass = node_faults.missing_nodes(scope.facts)
     node_faults.record_outages(scope, found, missing, mass)
     held_nodes, manual_holds = manual_isolation.isolations(scope)
-    in_force = fault_tables.tables_in_force(scope.desired, scope.observed, scope.cache)
+    in_force = fault_tables.tables_in_force(scope.facts.desired, scope.facts.observed, scope.facts.cache)
     public_faults.run(scope, in_force)
-    hardware = fault_tables.manual_policy(scope.observed, scope.cache)
+    hardware = fault_tables.manual_policy(scope.facts.observed, scope.facts.cache)
     correlation.attribute_faults(scope, hardware)
     policies = policy_change.choose_policies(
         scope, declared, lambda chosen: assess_all(scope, chosen, manual_holds), in_force
@@ -83,7 +85,7 @@ def run(scope: Scope) -> None:
     fault_rules = scope.fault_rules = FaultRules(in_force, policies)
     assessments = assess_all(scope, fault_rules, manual_holds)
     correlation.record_faults(scope, assessments, hardware)
-    scope.diagnostics += fault_tables.diagnostics(scope.desired, scope.observed, scope.cache)
+    scope.draft.diagnostics += fault_tables.diagnostics(scope.facts.desired, scope.facts.observed, scope.facts.cache)
     tolerance = Tolerance(scope, fault_rules)
     assessed: list[str] = []
     for name in assessments.keys() | held_nodes.keys():
@@ -94,7 +96,7 @@ def run(scope: Scope) -> None:
         switch = tolerance.switch_seen(view)
         if switch is not None and view.report is not None and switch is not view.report.switch:
             scope.switches[name] = switch
-        view = node_faults.assessed(scope, fault_rules, view, held, view.pool in found, switch)
+        view = node_faults.assessed(scope.facts, fault_rules, view, held, view.pool in found, switch)
         if own is not None:
             view = _with_chips(scope, fault_rules, view, own)
         closed = node_faults.stability(view)
@@ -114,20 +116,23 @@ def run(scope: Scope) -> None:
 def assess_all(scope: Scope, fault_rules: FaultRules, manual_holds: ManualHolds) -> Assessments:
     """Assess the chips of every node that is not clean, by the given rules; changes no memory."""
     out: Assessments = {}
-    listed = manual_isolation.listed_holds(scope)
-    tolerance, hardware = Tolerance(scope, fault_rules), fault_tables.manual_policy(scope.observed, scope.cache)
-    for name in sorted(scope.nodes.keys() & {*manual_holds, *scope.unassessed, *scope.memory.nodes}):
+    listed = manual_isolation.listed_holds(scope.facts)
+    tolerance, hardware = (
+        Tolerance(scope, fault_rules),
+        fault_tables.manual_policy(scope.facts.observed, scope.facts.cache),
+    )
+    for name in sorted(scope.nodes.keys() & {*manual_holds, *scope.unassessed, *scope.draft.memory.nodes}):
         view = scope.nodes[name]
-        if name not in manual_holds and _nothing_to_assess(scope, name, view):
+        if name not in manual_holds and _nothing_to_assess(scope.facts, scope.draft, name, view):
             continue
         named = None if listed is None else listed.get(name, {})
         out[name] = _assess_node(scope, view, manual_holds.get(name, {}), named, tolerance, hardware)
     return out
 
 
-def _nothing_to_assess(scope: Scope, name: str, view: NodeView) -> bool:
+def _nothing_to_assess(facts: Facts, draft: Draft, name: str, view: NodeView) -> bool:
     """Whether the node reports nothing, has no orders and no memory."""
-    report, observed = view.report, scope.observed
+    report, observed = view.report, facts.observed
     if report is not None and (
         report.faults
         or report.withheld
@@ -139,7 +144,7 @@ def _nothing_to_assess(scope: Scope, name: str, view: NodeView) -> bool:
     ):
         return False
     orders = observed.orders.get(name)
-    return name not in scope.memory.nodes and (orders is None or not (orders.isolate or orders.resets))
+    return name not in draft.memory.nodes and (orders is None or not (orders.isolate or orders.resets))
 
 
 def _assess_node(
@@ -150,10 +155,10 @@ def _assess_node(
     tolerance: Tolerance,
     hardware: ManualPolicy | None,
 ) -> dict[int, ChipAssessment]:
-    observed, name, now = scope.observed, view.node.name, scope.now_ms
-    memory = scope.memory.nodes.get(name, _NO_MEMORY)
+    observed, name, now = scope.facts.observed, view.node.name, scope.facts.now_ms
+    memory = scope.draft.memory.nodes.get(name, _NO_MEMORY)
     standing = observed.orders.get(name)
-    gone = node_agents.has_left(scope, view)
+    gone = node_agents.has_left(scope.facts, view)
     state = reset_progress.of(view, standing, observed.agents.get(name), memory, now, agent_has_left=gone)
     context = ChipContext(
         tolerance.fault_rules, observed, view, state, held, listed, now, tolerance=tolerance, manual=hardware
@@ -216,7 +221,7 @@ def _with_chips(
             tolerated |= bit if assessment.tolerated else 0
             resettable |= bit if assessment.resettable else 0
     if view.fresh and not view.suspended:
-        _remember(scope, view, assessments)
+        _remember(scope.facts, scope.draft, view, assessments)
     return msgspec.structs.replace(
         view,
         chip_level={chip: one.level for chip, one in own.items()},
@@ -235,17 +240,17 @@ def _with_chips(
     )
 
 
-def _remember(scope: Scope, view: NodeView, assessments: dict[int, ChipAssessment]) -> None:
+def _remember(facts: Facts, draft: Draft, view: NodeView, assessments: dict[int, ChipAssessment]) -> None:
     name = view.node.name
-    before = scope.memory.nodes.get(name, _NO_MEMORY)
+    before = draft.memory.nodes.get(name, _NO_MEMORY)
     kept = {chip: v.memory for chip, v in assessments.items() if v.memory != _EMPTY_CHIP}
     if kept != before.chips:
         for chip in sorted(kept):
             old = before.chips.get(chip, _EMPTY_CHIP)
             for hold in kept[chip].holds:
                 if hold.kind not in {h.kind for h in old.holds}:
-                    kept[chip] = with_entry(kept[chip], scope.now_ms, f"held: {hold.kind} {hold.rule}".strip())
-        scope.memory.nodes[name] = msgspec.structs.replace(before, chips=kept)
+                    kept[chip] = with_entry(kept[chip], facts.now_ms, f"held: {hold.kind} {hold.rule}".strip())
+        draft.memory.nodes[name] = msgspec.structs.replace(before, chips=kept)
 
 
 def with_entry(memory: ChipMemory, now_ms: int, text: str) -> ChipMemory:
@@ -270,7 +275,7 @@ def _order(
 
 def _order_chips(scope: Scope, fault_rules: FaultRules, view: NodeView, assessments: dict[int, ChipAssessment]) -> None:
     name, report = view.node.name, view.report
-    standing = scope.observed.orders.get(name)
+    standing = scope.facts.observed.orders.get(name)
     ordered = standing.isolate if standing else {}
     if not assessments and not ordered:
         return
@@ -282,7 +287,7 @@ def _order_chips(scope: Scope, fault_rules: FaultRules, view: NodeView, assessme
             continue
         codes = tuple(sorted({code for c in fresh for code in assessments[c].codes}))
         names, rule = chips.device_names(view, fresh), assessments[fresh[0]].rule
-        scope.actions.append(
+        scope.draft.actions.append(
             IsolateChip(
                 node=name,
                 chips=names,
@@ -292,21 +297,21 @@ def _order_chips(scope: Scope, fault_rules: FaultRules, view: NodeView, assessme
                 + (f" by {', '.join(codes)}" if codes else "")
                 + ("; running work stays" if level == PRE_SEPARATE and any(c in view.used_by for c in fresh) else ""),
                 evidence=causes.caused(
-                    evidence(scope, fault_rules, rule, codes, reports), causes.of_chips(scope, view, fresh)
+                    evidence(scope.facts, fault_rules, rule, codes, reports), causes.of_chips(scope, view, fresh)
                 ),
             )
         )
     gone = [c for c in sorted(ordered) if c not in wanted and not (view.resetting | view.recovering) >> c & 1]
     for level in sorted({ordered[c] for c in gone}):
         names = chips.device_names(view, [c for c in gone if ordered[c] == level])
-        scope.actions.append(
+        scope.draft.actions.append(
             ReleaseChip(
                 node=name,
                 chips=names,
                 level=level,
                 reason=ActionReason.REPORT_CLEAN,
                 message=f"{', '.join(names)} of node {name}: {_why_released(view, names)}",
-                evidence=fault_rules.evidence("report", (), reports, scope.desired.revision),
+                evidence=fault_rules.evidence("report", (), reports, scope.facts.desired.revision),
             )
         )
 
@@ -321,7 +326,7 @@ def _why_released(view: NodeView, names: tuple[str, ...]) -> str:
 
 def _shadows(scope: Scope, fault_rules: FaultRules, assessments: Assessments) -> None:
     """Report what shadow policies would change, one line per policy and code."""
-    if not any(item.document.spec.mode == "shadow" for item in scope.desired.fault_policies):
+    if not any(item.document.spec.mode == "shadow" for item in scope.facts.desired.fault_policies):
         return
     found: dict[tuple[str, str, str, str], list[str]] = {}
     for name in sorted(assessments):
@@ -329,7 +334,7 @@ def _shadows(scope: Scope, fault_rules: FaultRules, assessments: Assessments) ->
         for fault in view.report.faults if view.report else ():
             if fault.chip < 0 or not fault.code:
                 continue
-            pod = scope.observed.pods.get(view.used_by.get(fault.chip, ""))
+            pod = scope.facts.observed.pods.get(view.used_by.get(fault.chip, ""))
             use = use_of(pod)
             now_level = level_of(fault_rules.of(view, use).rules, fault.kind, fault.code, fault.level)[0]
             for policy, chip_rules in fault_rules.shadows(view, use):
@@ -341,9 +346,9 @@ def _shadows(scope: Scope, fault_rules: FaultRules, assessments: Assessments) ->
     for (policy, code, before, after), where in sorted(found.items()):
         shown = ", ".join(where[:10]) + (f" and {len(where) - 10} more" if len(where) > 10 else "")
         message = f"shadow: code {code} would be {after} instead of {before} on {shown}"
-        origin = next(i.origin for i in scope.desired.fault_policies if i.document.name == policy)
+        origin = next(i.origin for i in scope.facts.desired.fault_policies if i.document.name == policy)
         place = (origin.file, origin.line, origin.column)
-        scope.diagnostics.append(
+        scope.draft.diagnostics.append(
             Diagnostic("info", f"FaultPolicy/{policy}", *place, "spec.levels", message, PassCode.SHADOW)
         )
 
@@ -351,7 +356,7 @@ def _shadows(scope: Scope, fault_rules: FaultRules, assessments: Assessments) ->
 def rows(scope: Scope) -> dict[str, Sequence[ChipState]]:
     """Per node the chips that are not both healthy and free, by id; nodes without such chips are left out."""
     out: dict[str, Sequence[ChipState]] = {}
-    plain = scope.cache[_PLAIN_ROWS]
+    plain = scope.facts.cache[_PLAIN_ROWS]
     for name, view in scope.nodes.items():
         if view.assessed is not None:
             if view.assessed.chips:

@@ -56,6 +56,8 @@ from belay.engine.model.recovery.steps import StepRetries
 from belay.engine.model.states import ChipHealth
 from belay.engine.model.times import rfc3339
 from belay.engine.plan import restart_scope
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.health import node_faults
 from belay.engine.plan.node_view import NodeView
 from belay.engine.plan.rules.fault_rules import FaultRules, use_of
@@ -95,12 +97,12 @@ class Tolerance:
         if gang is None or "retry" not in _strategies(gang.annotations | pod.annotations):
             return False
         if gang.key not in self._retries:
-            first = _first(self._scope, gang)
+            first = _first(self._scope.facts, gang)
             self._retries[gang.key] = steps.read((first.annotations if first else {}) | gang.annotations)
         retries, chips, rank = self._retries[gang.key], chip_ids(pod), _rank(gang, pod)
         if retries is None or rank is None or chip not in chips:
             return False
-        return retries.hides(rank * len(chips) + chips.index(chip), raised_ms, self._scope.now_ms)
+        return retries.hides(rank * len(chips) + chips.index(chip), raised_ms, self._scope.facts.now_ms)
 
     def of(self, pod: Pod | None) -> FaultFilters:
         """The filters of the job on a chip; none for an idle chip."""
@@ -135,7 +137,7 @@ class Tolerance:
 
     def _hides(self, filters: FaultFilters, fault: SwitchFault) -> bool:
         tolerance = filters.tolerance(fault.code, fault.level) if fault.time_ms > 0 else None
-        now = self._scope.now_ms
+        now = self._scope.facts.now_ms
         return bool(tolerance) and now - moment(fault.time_ms, now) <= (tolerance or 0)
 
     def _annotations(self, pod: Pod) -> dict[str, str]:
@@ -148,7 +150,7 @@ class Tolerance:
         """
         parsed = parse_filters(annotations.get(FILTER_FAULT_CODE, ""), annotations.get(FILTER_FAULT_LEVEL, ""))
         service = _mindie_service(pod)
-        if not service or not self._scope.observed.fault_subscriptions.covers(service, self._scope.now_ms):
+        if not service or not self._scope.facts.observed.fault_subscriptions.covers(service, self._scope.facts.now_ms):
             return parsed
         return FaultFilters(parsed.codes, {RESTART_REQUEST: TOLERANCE_MS} | parsed.levels)
 
@@ -163,13 +165,13 @@ class Tolerance:
                 codes.setdefault(code_key(code), RETRY_MS)
         if gang is not None and "recover-in-place" in strategies and self._restart_heals(gang, pod):
             levels = _IN_PLACE | levels
-            if in_place_restart(self._scope, gang, pod) is not None:
+            if in_place_restart(self._scope.facts, gang, pod) is not None:
                 levels |= dict.fromkeys(_IN_PLACE, _ALWAYS)
         return FaultFilters(codes, levels) if codes or levels else _NO_FILTERS
 
     def _restart_heals(self, gang: Gang, pod: Pod) -> bool:
         """Whether restarting processes heals every fault on the pod and on the pod of rank 0."""
-        first = _first(self._scope, gang)
+        first = _first(self._scope.facts, gang)
         light = {NOT_HANDLE, *_IN_PLACE} | ({SUB_HEALTH} if restart_scope.strategy(gang) == "ignore" else set())
         return all(self._levels(one) <= light for one in (pod, first) if one is not None)
 
@@ -188,13 +190,13 @@ def _switch_rank(level: str) -> int:
     return _SWITCH_RANK.get(level, len(_SWITCH_RANK))
 
 
-def in_place_restart(scope: Scope, gang: Gang, pod: Pod) -> RecoveryProgress | None:
+def in_place_restart(facts: Facts, gang: Gang, pod: Pod) -> RecoveryProgress | None:
     """The recovery that restarts the pod's processes in place, or may still decide to; None without one.
 
     Valid only while its record is current: the server that runs it moves it on at its time limit.
     """
-    found = scope.observed.recoveries.get(gang.uid)
-    if found is None or not found.in_place_open(scope.now_ms) or gang.options.process_recovery == "pause":
+    found = facts.observed.recoveries.get(gang.uid)
+    if found is None or not found.in_place_open(facts.now_ms) or gang.options.process_recovery == "pause":
         return None
     rank, each = _rank(gang, pod), max(1, len(chip_ids(pod)))
     hit = rank is not None and any(number // each == rank for number in rank_numbers(found.ranks))
@@ -203,31 +205,31 @@ def in_place_restart(scope: Scope, gang: Gang, pod: Pod) -> RecoveryProgress | N
 
 def diagnose(scope: Scope) -> None:
     """Report the pods that stay on faulty chips because their processes are being restarted in place."""
-    _diagnose_subscriptions(scope)
-    now = scope.now_ms
-    under_way = {uid: one for uid, one in scope.observed.recoveries.items() if one.in_place_open(now)}
+    _diagnose_subscriptions(scope.facts, scope.draft)
+    now = scope.facts.now_ms
+    under_way = {uid: one for uid, one in scope.facts.observed.recoveries.items() if one.in_place_open(now)}
     for gang in [one for one in scope.gangs.values() if one.uid in under_way] if under_way else ():
-        for pod in [scope.observed.pods[key] for key in gang.pods]:
+        for pod in [scope.facts.observed.pods[key] for key in gang.pods]:
             view = scope.nodes.get(pod.node)
             if view is None or not view.chip_level:
                 continue
             bad = [f"{view.chip(c)} {view.chip_level[c]}" for c in chip_ids(pod) if _withheld(view, c)]
-            found = in_place_restart(scope, gang, pod) if bad else None
+            found = in_place_restart(scope.facts, gang, pod) if bad else None
             if found is not None:
                 text = (
                     f"stays on node {pod.node} despite {', '.join(bad)}: its processes are being restarted in place "
                     f"({found.state.value} since {rfc3339(found.since / 1000)}); without progress the pod is evicted "
                     f"after {rfc3339(found.until / 1000)}"
                 )
-                scope.diagnostics.append(Diagnostic("info", f"Pod/{pod.key}", "", 0, 0, "", text, PassCode.STAYS))
+                scope.draft.diagnostics.append(Diagnostic("info", f"Pod/{pod.key}", "", 0, 0, "", text, PassCode.STAYS))
 
 
-def _diagnose_subscriptions(scope: Scope) -> None:
+def _diagnose_subscriptions(facts: Facts, draft: Draft) -> None:
     """Report an old record of subscribers, where MindIE servers lose their minute by it."""
-    record = scope.observed.fault_subscriptions
-    if not record.services or not record.is_old(scope.now_ms):
+    record = facts.observed.fault_subscriptions
+    if not record.services or not record.is_old(facts.now_ms):
         return
-    lost = {_mindie_service(pod) for pod in scope.observed.pods.values()} & record.services
+    lost = {_mindie_service(pod) for pod in facts.observed.pods.values()} & record.services
     if lost:
         text = (
             f"{record.source_sentence()}, which serves no more: the MindIE servers of {len(lost)} inference "
@@ -235,7 +237,7 @@ def _diagnose_subscriptions(scope: Scope) -> None:
             "a belay server serves gRPC again and the controllers connect to it"
         )
         where = f"ConfigMap/{SYSTEM}/{FAULT_SUBSCRIBERS}"
-        scope.diagnostics.append(Diagnostic("info", where, "", 0, 0, "data", text, PassCode.SUBSCRIPTIONS_LOST))
+        draft.diagnostics.append(Diagnostic("info", where, "", 0, 0, "data", text, PassCode.SUBSCRIPTIONS_LOST))
 
 
 def _mindie_service(pod: Pod) -> str:
@@ -252,9 +254,9 @@ def _strategies(annotations: Mapping[str, str]) -> set[str]:
     return set(narrowed(read_strategies(annotations), annotations.get(RECOVERY_LEVEL, "")))
 
 
-def _first(scope: Scope, gang: Gang) -> Pod | None:
+def _first(facts: Facts, gang: Gang) -> Pod | None:
     """The pod of rank 0."""
-    pods = (scope.observed.pods.get(key) for key in gang.pods)
+    pods = (facts.observed.pods.get(key) for key in gang.pods)
     return next((pod for pod in pods if pod is not None and declared_rank(pod) == 0), None)
 
 

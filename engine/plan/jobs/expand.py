@@ -60,24 +60,24 @@ def _expand_unless_settled(
     """Expand a job unless the same inputs led to no action before."""
     scope = context.scope
     inputs = _inputs(context, job)
-    disturbed = any(pod.key in scope.evicting for pod in context.pods_of(job)) if scope.evicting else False
-    if not disturbed and scope.cache[_EXPANDED].holds(job.key, inputs):
+    disturbed = any(pod.key in scope.draft.evicting for pod in context.pods_of(job)) if scope.draft.evicting else False
+    if not disturbed and scope.facts.cache[_EXPANDED].holds(job.key, inputs):
         return
-    before = len(scope.actions), len(scope.diagnostics), scope.memory.jobs.get(job.gang)
+    before = len(scope.draft.actions), len(scope.draft.diagnostics), scope.draft.memory.jobs.get(job.gang)
     closed = expand(context, job)
-    after = len(scope.actions), len(scope.diagnostics), scope.memory.jobs.get(job.gang)
+    after = len(scope.draft.actions), len(scope.draft.diagnostics), scope.draft.memory.jobs.get(job.gang)
     if closed and not disturbed and before == after:
-        scope.cache[_EXPANDED].add(job.key, inputs)
+        scope.facts.cache[_EXPANDED].add(job.key, inputs)
 
 
 def _inputs(context: ExpansionContext, job: JobObject) -> tuple[Any, ...]:
     """Every input of the expansion of a complete job."""
-    objects = context.scope.observed.objects
+    objects = context.scope.facts.observed.objects
     namespace, name = job.key.namespace, job.key.name
     return (
         job.raw,
         context.pods_of(job),
-        context.scope.memory.jobs.get(job.gang),
+        context.scope.draft.memory.jobs.get(job.gang),
         context.pod_groups,
         context.queues,
         objects.get(podgroup.key_of(job)),
@@ -86,7 +86,7 @@ def _inputs(context: ExpansionContext, job: JobObject) -> tuple[Any, ...]:
         objects.get(ObjectKey("v1", "ConfigMap", namespace, f"{name}-svc")),
         objects.get(ObjectKey("v1", "Service", namespace, name)),
         objects.get(ObjectKey("v1", "Service", namespace, f"{name}-head-svc")),
-        context.scope.desired.manifest_index.get(job.key) is None,
+        context.scope.facts.desired.manifest_index.get(job.key) is None,
         job.key in context.scope.undeclared,
         [key for key, _ in commands_of(context, job)],
     )

@@ -34,6 +34,7 @@ from belay.engine.model.job_options import JobOptions, read_options
 from belay.engine.model.rules import RuleKind
 from belay.engine.model.unstructured import nested_list, nested_map, string_map
 from belay.engine.plan import roles
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.scope import Scope
 from belay.engine.wire.names import MAIN_SHARD
 
@@ -128,31 +129,31 @@ class ExpansionContext:
     @property
     def default_scheduler(self) -> str:
         """``schedulerName`` of AscendJobs that name none."""
-        return self.scope.desired.settings.default_scheduler
+        return self.scope.facts.desired.settings.default_scheduler
 
     @property
     def live_volcano(self) -> bool:
         """Whether a scheduler of Volcano runs."""
         if self._live_volcano is None:
-            self._live_volcano = "schedule" in roles.holders(self.scope.observed)
+            self._live_volcano = "schedule" in roles.holders(self.scope.facts.observed)
         return self._live_volcano
 
     @staticmethod
     def of(scope: Scope) -> ExpansionContext:
         """Index the snapshot once for all jobs."""
         kinds: dict[tuple[str, str], list[ObjectKey]] = {}
-        for key in scope.observed.objects:
+        for key in scope.facts.observed.objects:
             kinds.setdefault((key.api_version, key.kind), []).append(key)
         pods: dict[tuple[str, str, str], list[Pod]] = {}
-        for pod in scope.observed.pods.values():
+        for pod in scope.facts.observed.pods.values():
             if pod.owner_kind:
                 pods.setdefault((pod.namespace, pod.owner_kind, pod.owner_name), []).append(pod)
-        one_shard = all(pool.document.spec.shard == MAIN_SHARD for pool in scope.desired.pools)
-        return ExpansionContext(scope, kinds, pods, _has_pod_groups(kinds), _queues(scope, kinds), one_shard)
+        one_shard = all(pool.document.spec.shard == MAIN_SHARD for pool in scope.facts.desired.pools)
+        return ExpansionContext(scope, kinds, pods, _has_pod_groups(kinds), _queues(scope.facts, kinds), one_shard)
 
     def jobs(self, api_version: str, kind: str) -> list[JobObject]:
         """The objects of a kind, by name."""
-        objects = self.scope.observed.objects
+        objects = self.scope.facts.observed.objects
         found = ((key, objects[key]) for key in sorted(self.kinds.get((api_version, kind), ())))
         return [JobObject(key, raw, nested_map(raw, "metadata")) for key, raw in found]
 
@@ -173,35 +174,35 @@ class ExpansionContext:
 
     def object(self, api_version: str, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
         """A live object, None when there is none."""
-        return self.scope.observed.objects.get(ObjectKey(api_version, kind, namespace, name))
+        return self.scope.facts.observed.objects.get(ObjectKey(api_version, kind, namespace, name))
 
     def plays(self, role: str) -> bool:
         """Whether Belay plays a role: ``on``, or ``auto`` and no live component holds it."""
-        return roles.plays(self.scope, role)
+        return roles.plays(self.scope.facts, role)
 
     def memory(self, job: JobObject) -> JobMemory:
         """The job's memory; a new job of an old name starts with an empty one."""
-        known = self.scope.memory.jobs.get(job.gang)
+        known = self.scope.draft.memory.jobs.get(job.gang)
         if known is None or (known.uid and job.uid and known.uid != job.uid):
             return JobMemory(uid=job.uid)
         return known if known.uid == job.uid else msgspec.structs.replace(known, uid=job.uid)
 
     def remember(self, job: JobObject, memory: JobMemory) -> None:
         """Store a job's memory if it has changed."""
-        if self.scope.memory.jobs.get(job.gang) != memory:
-            self.scope.memory.jobs[job.gang] = memory
+        if self.scope.draft.memory.jobs.get(job.gang) != memory:
+            self.scope.draft.memory.jobs[job.gang] = memory
 
     def evidence(self, job: JobObject) -> Evidence:
         """The place of the job's manifest in Git, if it came from Git."""
-        manifest = self.scope.desired.manifest_index.get(job.key)
+        manifest = self.scope.facts.desired.manifest_index.get(job.key)
         if manifest is None:
             return Evidence(rule=RULE)
         origin = manifest.origin
-        return Evidence(rule=RULE, file=origin.file, line=origin.line, revision=self.scope.desired.revision)
+        return Evidence(rule=RULE, file=origin.file, line=origin.line, revision=self.scope.facts.desired.revision)
 
     def warn(self, job: JobObject, where: str, message: str, code: PassCode) -> None:
         """Report a problem of a job as a warning."""
-        self.scope.diagnostics.append(Diagnostic("warning", str(job.key), "", 0, 0, where, message, code))
+        self.scope.draft.diagnostics.append(Diagnostic("warning", str(job.key), "", 0, 0, where, message, code))
 
     def info(self, job: JobObject, message: str, code: PassCode) -> Diagnostic:
         """An informational diagnostic about a job."""
@@ -212,7 +213,7 @@ class ExpansionContext:
     ) -> None:
         """Plan an object that belongs to a job."""
         metadata = body["metadata"]
-        self.scope.actions.append(
+        self.scope.draft.actions.append(
             CreateObject(
                 reason=reason,
                 message=message,
@@ -228,7 +229,7 @@ class ExpansionContext:
 
     def create_pod(self, job: JobObject, body: dict[str, Any], reason: str, message: str) -> None:
         """Plan a pod of a job."""
-        self.scope.actions.append(
+        self.scope.draft.actions.append(
             CreatePod(
                 reason=reason,
                 message=message,
@@ -243,14 +244,14 @@ class ExpansionContext:
 
     def remove_pod(self, job: JobObject, pod: Pod, reason: str, message: str) -> None:
         """Remove a pod: evict it while it may run, delete it if it has ended or was never bound."""
-        if pod.deleting is not None or pod.key in self.scope.evicting or pod.key in self.removed:
+        if pod.deleting is not None or pod.key in self.scope.draft.evicting or pod.key in self.removed:
             return
         self.removed.add(pod.key)
         if pod.finished or not pod.node:
             self._delete(job, ObjectKey("v1", "Pod", pod.namespace, pod.name), pod.uid, reason, message)
             return
-        self.scope.evicting.add(pod.key)
-        self.scope.actions.append(
+        self.scope.draft.evicting.add(pod.key)
+        self.scope.draft.actions.append(
             EvictPod(
                 reason=reason,
                 message=message,
@@ -267,7 +268,7 @@ class ExpansionContext:
 
     def delete(self, job: JobObject, key: ObjectKey, reason: str, message: str) -> None:
         """Plan the deletion of an object, if it exists and the job controls it."""
-        raw = self.scope.observed.objects.get(key)
+        raw = self.scope.facts.observed.objects.get(key)
         if raw is None or nested_map(raw, "metadata").get("deletionTimestamp"):
             return
         if key != job.key and job.uid and not _controlled_by(raw, job.uid):
@@ -279,7 +280,7 @@ class ExpansionContext:
         self._delete(job, key, uid, reason, message)
 
     def _delete(self, job: JobObject, key: ObjectKey, uid: str, reason: str, message: str) -> None:
-        self.scope.actions.append(
+        self.scope.draft.actions.append(
             DeleteObject(
                 reason=reason,
                 message=message,
@@ -300,7 +301,7 @@ class ExpansionContext:
         self, job: JobObject, key: ObjectKey, patch: Mapping[str, Any], reason: str, message: str, *, uid: str = ""
     ) -> None:
         """Plan a JSON merge patch of the job or of an object that belongs to it."""
-        self.scope.actions.append(
+        self.scope.draft.actions.append(
             PatchObject(
                 reason=reason,
                 message=message,
@@ -343,10 +344,10 @@ def next_round(
 
 def forget_gone(context: ExpansionContext, kind: str, api_version: str) -> None:
     """Drop the memory of jobs of a kind that no longer exist and have no pods."""
-    memory = context.scope.memory.jobs
+    memory = context.scope.draft.memory.jobs
     for gang in [gang for gang in memory if gang.split("/", 2)[1] == kind]:
         namespace, _, name = gang.split("/", 2)
-        known = ObjectKey(api_version, kind, namespace, name) in context.scope.observed.objects
+        known = ObjectKey(api_version, kind, namespace, name) in context.scope.facts.observed.objects
         if not known and (namespace, kind, name) not in context.pods:
             del memory[gang]
 
@@ -360,11 +361,11 @@ def _has_pod_groups(kinds: Mapping[tuple[str, str], list[ObjectKey]]) -> bool:
     return (POD_GROUP_API, "PodGroup") in kinds or any(key.name == _POD_GROUP_CRD for key in crds)
 
 
-def _queues(scope: Scope, kinds: Mapping[tuple[str, str], list[ObjectKey]]) -> frozenset[str] | None:
+def _queues(facts: Facts, kinds: Mapping[tuple[str, str], list[ObjectKey]]) -> frozenset[str] | None:
     """Names of the existing queues, None when the snapshot holds none; ``default`` always exists."""
     found = kinds.get((POD_GROUP_API, "Queue"), ())
     crds = kinds.get((_CRD_API, "CustomResourceDefinition"), ())
     if not found and not any(key.name == QUEUE_CRD for key in crds):
         return None
-    declared = {queue.name for queue in scope.desired.settings.queues}
+    declared = {queue.name for queue in facts.desired.settings.queues}
     return frozenset({"default"} | {key.name for key in found} | declared)

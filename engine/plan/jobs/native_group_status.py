@@ -23,6 +23,8 @@ from belay.engine.model.plan import Pending
 from belay.engine.model.times import rfc3339
 from belay.engine.model.unstructured import nested_list, nested_map
 from belay.engine.plan import roles
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.grouping import shard_of
 from belay.engine.plan.jobs.podgroup_status import MAX_MESSAGE, counts
 from belay.engine.plan.scope import Scope
@@ -34,30 +36,37 @@ UNSCHEDULABLE: Final = "Unschedulable"
 
 def run(scope: Scope) -> None:
     """Patch the condition of every PodGroup whose pods Belay places, where it differs."""
-    if not any(key.kind == NATIVE_GROUP and key.api_version in NATIVE_GROUP_APIS for key in scope.observed.objects):
+    if not any(
+        key.kind == NATIVE_GROUP and key.api_version in NATIVE_GROUP_APIS for key in scope.facts.observed.objects
+    ):
         return
 
     members: dict[tuple[str, str], list[Pod]] = {}
-    for _, pod in sorted(scope.observed.pods.items()):
+    for _, pod in sorted(scope.facts.observed.pods.items()):
         if pod.scheduling_group:
             members.setdefault((pod.namespace, pod.scheduling_group), []).append(pod)
 
-    waiting = {f"{entry.namespace}/{pod}": entry for entry in scope.pending for pod in entry.pods}
+    waiting = {f"{entry.namespace}/{pod}": entry for entry in scope.draft.pending for pod in entry.pods}
     for (namespace, name), pods in sorted(members.items()):
-        api, raw = find_native_group(scope.observed.objects, namespace, name)
+        api, raw = find_native_group(scope.facts.observed.objects, namespace, name)
         if raw and not nested_map(raw, "metadata").get("deletionTimestamp") and _is_ours(scope, pods):
-            _reconcile(scope, ObjectKey(api, NATIVE_GROUP, namespace, name), raw, pods, waiting)
+            _reconcile(scope.facts, scope.draft, ObjectKey(api, NATIVE_GROUP, namespace, name), raw, pods, waiting)
 
 
 def _is_ours(scope: Scope, pods: Sequence[Pod]) -> bool:
     """Whether Belay places all pods of the group, and this shard does."""
     gangs = {scope.gang_of[pod.key] for pod in pods if pod.key in scope.gang_of}
-    here = all(shard_of(scope, scope.gangs[key]) == scope.shard for key in gangs)
-    return bool(gangs) and here and all(roles.schedules(scope, pod) for pod in pods)
+    here = all(shard_of(scope.facts, scope.gangs[key]) == scope.facts.shard for key in gangs)
+    return bool(gangs) and here and all(roles.schedules(scope.facts, pod) for pod in pods)
 
 
 def _reconcile(
-    scope: Scope, key: ObjectKey, raw: Mapping[str, Any], pods: Sequence[Pod], waiting: Mapping[str, Pending]
+    facts: Facts,
+    draft: Draft,
+    key: ObjectKey,
+    raw: Mapping[str, Any],
+    pods: Sequence[Pod],
+    waiting: Mapping[str, Pending],
 ) -> None:
     kind = SCHEDULED_CONDITION[key.api_version]
     rows = nested_list(raw, "status", "conditions")
@@ -69,12 +78,12 @@ def _reconcile(
     if condition is None or _says_the_same(before, condition):
         return
     moved = before.get("status") != condition["status"]
-    stamp = rfc3339(float(int(scope.now))) if moved else before.get("lastTransitionTime")
+    stamp = rfc3339(float(int(facts.now))) if moved else before.get("lastTransitionTime")
 
     others = [row for row in rows if row.get("type") != kind]
     conditions = [*others, {**condition, "lastTransitionTime": stamp}]
     uid = str(nested_map(raw, "metadata").get("uid") or "")
-    scope.actions.append(
+    draft.actions.append(
         PatchObject(
             reason=f"PodGroup{condition['reason']}",
             message=f"PodGroup {key.namespace}/{key.name} is {condition['reason']}",

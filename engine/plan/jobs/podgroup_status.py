@@ -40,6 +40,8 @@ from belay.engine.model.times import rfc3339
 from belay.engine.model.unstructured import nested_list, nested_map, string_map
 from belay.engine.model.wording import counted
 from belay.engine.plan import roles
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.grouping import shard_for, shard_of
 from belay.engine.plan.jobs.lifecycle import POD_GROUP_API
 from belay.engine.plan.queue import dequeue
@@ -74,48 +76,56 @@ class PodGroupCounts(NamedTuple):
 
 def run(scope: Scope) -> None:
     """Patch the status of every PodGroup whose pods Belay places, where it differs."""
-    deleted = (a for a in scope.actions if isinstance(a, DeleteObject) and a.object_kind == "PodGroup")
+    deleted = (a for a in scope.draft.actions if isinstance(a, DeleteObject) and a.object_kind == "PodGroup")
     going = {(action.namespace, action.name) for action in deleted}
-    inputs = (scope.observed.pods, scope.observed.objects, tuple(scope.pending), going, scope.desired)
-    settled = scope.cache[_SNAPSHOTS]
-    if settled.holds(scope.shard, inputs):
+    inputs = (
+        scope.facts.observed.pods,
+        scope.facts.observed.objects,
+        tuple(scope.draft.pending),
+        going,
+        scope.facts.desired,
+    )
+    settled = scope.facts.cache[_SNAPSHOTS]
+    if settled.holds(scope.facts.shard, inputs):
         return
-    before = len(scope.actions)
+    before = len(scope.draft.actions)
     timed = _all(scope, going)
-    if len(scope.actions) == before and not timed:
-        settled.add(scope.shard, inputs)
+    if len(scope.draft.actions) == before and not timed:
+        settled.add(scope.facts.shard, inputs)
 
 
 def _all(scope: Scope, going: set[tuple[str, str]]) -> bool:
     """Reconcile all PodGroups; returns whether any of their states can change with time alone."""
-    keys = sorted(key for key in scope.observed.objects if key.kind == "PodGroup" and key.api_version == POD_GROUP_API)
-    if not keys or not roles.plays(scope, "schedule"):
+    keys = sorted(
+        key for key in scope.facts.observed.objects if key.kind == "PodGroup" and key.api_version == POD_GROUP_API
+    )
+    if not keys or not roles.plays(scope.facts, "schedule"):
         return False
     timed = False
     rivals: dict[str, set[str]] | None = None
     gangs = {(gang.namespace, gang.pod_group): gang for gang in scope.gangs.values() if gang.pod_group}
-    pending = {(entry.namespace, entry.kind, entry.name): entry for entry in scope.pending}
+    pending = {(entry.namespace, entry.kind, entry.name): entry for entry in scope.draft.pending}
     # with one shard for everything, a group's status follows from the group, its pods and its pending entry alone
-    alone = all(pool.document.spec.shard == scope.shard for pool in scope.desired.pools)
-    names, unchanged = roles.names(scope), scope.cache[_GROUPS]
+    alone = all(pool.document.spec.shard == scope.facts.shard for pool in scope.facts.desired.pools)
+    names, unchanged = roles.names(scope.facts), scope.facts.cache[_GROUPS]
     for key in keys:
-        raw = scope.observed.objects[key]
+        raw = scope.facts.observed.objects[key]
         if (key.namespace, key.name) in going or nested_map(raw, "metadata").get("deletionTimestamp"):
             continue
         gang = gangs.get((key.namespace, key.name))
         pods = scope.members[gang.key] if gang is not None else ()
         waits = pending.get((gang.namespace, gang.kind, gang.name)) if gang is not None else None
         inputs = (raw, pods, waits, gang, names)
-        if alone and unchanged.holds((scope.shard, key), inputs):
+        if alone and unchanged.holds((scope.facts.shard, key), inputs):
             continue
-        if not _is_ours(scope, raw, gang, pods):
+        if not _is_ours(scope.facts, raw, gang, pods):
             continue
         if dequeue.allowed(nested_map(raw, "metadata", "annotations")):
             timed = True
             rivals = dequeue.waiting_gangs(scope) if rivals is None else rivals
-            _reconcile(scope, key, raw, counts(pods), waits, gang, rivals)
-        elif not _reconcile(scope, key, raw, counts(pods), waits) and alone:
-            unchanged.add((scope.shard, key), inputs)
+            _reconcile(scope.facts, scope.draft, key, raw, counts(pods), waits, gang, rivals)
+        elif not _reconcile(scope.facts, scope.draft, key, raw, counts(pods), waits) and alone:
+            unchanged.add((scope.facts.shard, key), inputs)
     return timed
 
 
@@ -146,16 +156,17 @@ def phase(old: str, numbers: PodGroupCounts, least: int, pending: Pending | None
     return PodGroupPhase.INQUEUE
 
 
-def _is_ours(scope: Scope, raw: Mapping[str, Any], gang: Gang | None, pods: Sequence[Pod]) -> bool:
+def _is_ours(facts: Facts, raw: Mapping[str, Any], gang: Gang | None, pods: Sequence[Pod]) -> bool:
     """Whether this shard decides for the group and Belay places its pods."""
     if gang is None:
         labels = string_map(nested_map(raw, "metadata").get("labels"))
-        return shard_for(scope, labels, []) == scope.shard
-    return shard_of(scope, gang) == scope.shard and all(roles.schedules(scope, pod) for pod in pods)
+        return shard_for(facts, labels, []) == facts.shard
+    return shard_of(facts, gang) == facts.shard and all(roles.schedules(facts, pod) for pod in pods)
 
 
 def _reconcile(
-    scope: Scope,
+    facts: Facts,
+    draft: Draft,
     key: ObjectKey,
     raw: Mapping[str, Any],
     numbers: PodGroupCounts,
@@ -177,10 +188,10 @@ def _reconcile(
     marks: dict[str, str | None] = {}
     if rivals is not None:
         annotations = string_map(nested_map(raw, "metadata").get("annotations"))
-        new["phase"], marks = dequeue.turn(annotations, new["phase"], gang, rivals, scope.now_ms)
+        new["phase"], marks = dequeue.turn(annotations, new["phase"], gang, rivals, facts.now_ms)
     new |= {k: n for k, n in (("running", numbers.running), ("succeeded", numbers.succeeded),
                               ("failed", numbers.failed)) if n}  # fmt: skip
-    conditions = _conditions(scope, old, numbers, needed, pending)
+    conditions = _conditions(facts, old, numbers, needed, pending)
     if conditions:
         new["conditions"] = conditions
     if new != old:
@@ -188,18 +199,18 @@ def _reconcile(
         placed = counted(numbers.placed, "pod")
         text = f"PodGroup {key.namespace}/{key.name} is {new['phase']}: {placed} placed, {needed} needed"
         reason = f"PodGroup{new['phase']}" if moved else "PodGroupChanged"
-        _patch(scope, key, raw, reason, text, {"status": merge_patch(old, new)})
+        _patch(draft, key, raw, reason, text, {"status": merge_patch(old, new)})
     if marks:  # a patch of its own: the status subresource takes no annotations
         text = f"PodGroup {key.namespace}/{key.name}: its time in the queue"
-        _patch(scope, key, raw, "PodGroupTurn", text, {"metadata": {"annotations": marks}})
+        _patch(draft, key, raw, "PodGroupTurn", text, {"metadata": {"annotations": marks}})
     return new != old or bool(marks)
 
 
 def _patch(
-    scope: Scope, key: ObjectKey, raw: Mapping[str, Any], reason: str, message: str, patch: dict[str, Any]
+    draft: Draft, key: ObjectKey, raw: Mapping[str, Any], reason: str, message: str, patch: dict[str, Any]
 ) -> None:
     uid = str(nested_map(raw, "metadata").get("uid") or "")
-    scope.actions.append(
+    draft.actions.append(
         PatchObject(
             reason=reason,
             message=message,
@@ -216,7 +227,7 @@ def _patch(
 
 
 def _conditions(
-    scope: Scope, old: Mapping[str, Any], numbers: PodGroupCounts, needed: int, pending: Pending | None
+    facts: Facts, old: Mapping[str, Any], numbers: PodGroupCounts, needed: int, pending: Pending | None
 ) -> list[dict[str, Any]]:
     """The group's conditions; those of other types stay."""
     before = nested_list(old, "conditions")
@@ -229,11 +240,11 @@ def _conditions(
         known = [str(row.get("reason")) for row in ours if row.get("type") == UNSCHEDULABLE]
         if _keeps_reasons(known, [reason for reason, _ in reasons]) and str(ours[0].get("message")).startswith(start):
             return before
-        return [*others, *(_condition(scope, UNSCHEDULABLE, reason, text[:MAX_MESSAGE]) for reason, text in reasons)]
+        return [*others, *(_condition(facts, UNSCHEDULABLE, reason, text[:MAX_MESSAGE]) for reason, text in reasons)]
     if numbers.placed >= needed and numbers.placed:
         if [row.get("type") for row in ours] == [SCHEDULED]:
             return before
-        return [*others, _condition(scope, SCHEDULED, READY, "")]
+        return [*others, _condition(facts, SCHEDULED, READY, "")]
     return before
 
 
@@ -261,8 +272,8 @@ def rejection_conditions(pending: Pending) -> list[tuple[str, str]]:
     return [(pending.rejected.value, first if pending.rejected is RejectedAt.ENQUEUE else text)]
 
 
-def _condition(scope: Scope, kind: str, reason: str, message: str) -> dict[str, Any]:
-    stamp = rfc3339(float(int(scope.now)))
+def _condition(facts: Facts, kind: str, reason: str, message: str) -> dict[str, Any]:
+    stamp = rfc3339(float(int(facts.now)))
     condition = {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": stamp}
     # Volcano's type omits an empty message (pkg/apis/scheduling/v1beta1), and kube-apiserver 1.20 refuses "" as null
     return condition if message else {key: value for key, value in condition.items() if key != "message"}

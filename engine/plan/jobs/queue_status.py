@@ -19,6 +19,8 @@ from belay.engine.model.quantities import text_of
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.unstructured import nested_map
 from belay.engine.plan import roles
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.jobs.lifecycle import POD_GROUP_API, QUEUE_CRD
 from belay.engine.plan.jobs.volcanojob_commands import API as COMMAND_API
 from belay.engine.plan.jobs.volcanojob_commands import KIND as COMMAND
@@ -48,52 +50,52 @@ _SETTLED: Final = CacheKey("snapshots whose Queues need no patch", NoOps, limit=
 
 def run(scope: Scope) -> None:
     """Create, count, open and close the queues; shard ``main`` does so for all shards."""
-    if scope.shard != MAIN_SHARD:
+    if scope.facts.shard != MAIN_SHARD:
         return
-    if not (roles.plays(scope, "schedule") and roles.plays(scope, "expand_volcano_job")):
+    if not (roles.plays(scope.facts, "schedule") and roles.plays(scope.facts, "expand_volcano_job")):
         return
-    inputs = (scope.observed.pods, scope.observed.objects, scope.desired)
-    if scope.cache[_SETTLED].holds(scope.shard, inputs):
+    inputs = (scope.facts.observed.pods, scope.facts.observed.objects, scope.facts.desired)
+    if scope.facts.cache[_SETTLED].holds(scope.facts.shard, inputs):
         return
-    before = len(scope.actions), len(scope.diagnostics)
+    before = len(scope.draft.actions), len(scope.draft.diagnostics)
     _all(scope)
-    if before == (len(scope.actions), len(scope.diagnostics)):
-        scope.cache[_SETTLED].add(scope.shard, inputs)
+    if before == (len(scope.draft.actions), len(scope.draft.diagnostics)):
+        scope.facts.cache[_SETTLED].add(scope.facts.shard, inputs)
 
 
 def _all(scope: Scope) -> None:
-    objects = scope.observed.objects
+    objects = scope.facts.observed.objects
     queues = sorted(key for key in objects if key.kind == QUEUE and key.api_version == POD_GROUP_API)
     if not any(key.name == DEFAULT_QUEUE for key in queues):
-        _create_default(scope)
+        _create_default(scope.facts, scope.draft)
     if not queues:
         return
-    counts = _counts(scope)
+    counts = _counts(scope.facts)
     used: dict[str, Amounts] = {}
     for gang in scope.gangs.values():
-        add(used.setdefault(gang.queue, {}), sums_of(scope, gang)[0])
-    asked = _commands(scope)
+        add(used.setdefault(gang.queue, {}), sums_of(scope.facts, gang)[0])
+    asked = _commands(scope.facts)
     for key in queues:
         raw = objects[key]
         if nested_map(raw, "metadata").get("deletionTimestamp"):
             continue
         numbers = counts.get(key.name, {})
-        state = _state(scope, key, raw, asked.get(key.name, ()), sum(numbers.values()))
-        _write(scope, key, raw, state, numbers, used.get(key.name, {}))
+        state = _state(scope.draft, key, raw, asked.get(key.name, ()), sum(numbers.values()))
+        _write(scope.draft, key, raw, state, numbers, used.get(key.name, {}))
 
 
-def _create_default(scope: Scope) -> None:
+def _create_default(facts: Facts, draft: Draft) -> None:
     """The queue of jobs that name none, where the cluster serves Queues.
 
     Volcano writes ``reclaimable: true`` into it; Belay takes that for a permission to evict, and leaves it out.
     """
     crd = ObjectKey("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", QUEUE_CRD)
-    if crd not in scope.observed.objects or any(queue.name == DEFAULT_QUEUE for queue in _declared(scope)):
+    if crd not in facts.observed.objects or any(queue.name == DEFAULT_QUEUE for queue in _declared(facts)):
         return
     body = {
         "apiVersion": POD_GROUP_API, "kind": QUEUE, "metadata": {"name": DEFAULT_QUEUE}, "spec": {"weight": 1},
     }  # fmt: skip
-    scope.actions.append(
+    draft.actions.append(
         CreateObject(
             reason=MISSING, message="jobs that name no queue belong to Queue default: creating it",
             evidence=Evidence(rule=RULE), api_version=POD_GROUP_API, object_kind=QUEUE, namespace="",
@@ -102,16 +104,16 @@ def _create_default(scope: Scope) -> None:
     )  # fmt: skip
 
 
-def _declared(scope: Scope) -> list[ObjectKey]:
+def _declared(facts: Facts) -> list[ObjectKey]:
     """Queues in Git: what creates them is there."""
-    return [key for key in scope.desired.manifest_index if key.kind == QUEUE]
+    return [key for key in facts.desired.manifest_index if key.kind == QUEUE]
 
 
-def _counts(scope: Scope) -> dict[str, dict[str, int]]:
+def _counts(facts: Facts) -> dict[str, dict[str, int]]:
     """PodGroups of each queue by field of its status."""
     field_of: dict[str, str] = {phase.value: field for field, phase in _COUNTED.items()}
     found: dict[str, dict[str, int]] = {}
-    for key, raw in scope.observed.objects.items():
+    for key, raw in facts.observed.objects.items():
         if key.kind != "PodGroup" or key.api_version != POD_GROUP_API:
             continue
         queue = str(nested_map(raw, "spec").get("queue") or DEFAULT_QUEUE)
@@ -122,10 +124,10 @@ def _counts(scope: Scope) -> dict[str, dict[str, int]]:
     return found
 
 
-def _commands(scope: Scope) -> dict[str, list[tuple[ObjectKey, Mapping[str, Any]]]]:
+def _commands(facts: Facts) -> dict[str, list[tuple[ObjectKey, Mapping[str, Any]]]]:
     """Commands by the queue that they are about, the oldest first."""
     found: list[tuple[str, ObjectKey, Mapping[str, Any]]] = []
-    for key, raw in scope.observed.objects.items():
+    for key, raw in facts.observed.objects.items():
         if (key.api_version, key.kind) != (COMMAND_API, COMMAND) or nested_map(raw, "target").get("kind") != QUEUE:
             continue
         if not nested_map(raw, "metadata").get("deletionTimestamp"):
@@ -137,7 +139,7 @@ def _commands(scope: Scope) -> dict[str, list[tuple[ObjectKey, Mapping[str, Any]
 
 
 def _state(
-    scope: Scope,
+    draft: Draft,
     key: ObjectKey,
     raw: Mapping[str, Any],
     asked: tuple[()] | list[tuple[ObjectKey, Mapping[str, Any]]],
@@ -152,13 +154,13 @@ def _state(
         action = str(body.get("action") or "")
         meant = nested_map(body, "target").get("uid")
         if meant and uid and meant != uid:
-            _delete(scope, command, body, f"was about an earlier Queue {key.name}")
+            _delete(draft, command, body, f"was about an earlier Queue {key.name}")
             continue
         if action not in (OPEN_QUEUE, CLOSE_QUEUE) or key.name == ROOT_QUEUE:
             text = (
                 f"action {action!r:.60} is not {OPEN_QUEUE} or {CLOSE_QUEUE} of a queue with jobs: delete the Command"
             )
-            scope.diagnostics.append(
+            draft.diagnostics.append(
                 Diagnostic("warning", str(command), "", 0, 0, "action", text, PassCode.UNKNOWN_COMMAND)
             )
             continue
@@ -167,13 +169,13 @@ def _state(
         else:
             wanted = state if state in (CLOSING, CLOSED) else CLOSING if groups else CLOSED
         if wanted == str(nested_map(raw, "status").get("state") or OPEN):
-            _delete(scope, command, body, f"Queue {key.name} is {wanted}")
+            _delete(draft, command, body, f"Queue {key.name} is {wanted}")
         return wanted
     return state
 
 
 def _write(
-    scope: Scope, key: ObjectKey, raw: Mapping[str, Any], state: str, numbers: Mapping[str, int], used: Amounts
+    draft: Draft, key: ObjectKey, raw: Mapping[str, Any], state: str, numbers: Mapping[str, int], used: Amounts
 ) -> None:
     old = nested_map(raw, "status")
     new: dict[str, Any] = {name: value for name, value in old.items() if name not in _COUNTED}
@@ -183,7 +185,7 @@ def _write(
         return
     total = ", ".join(f"{count} {name}" for name, count in sorted(numbers.items())) or "no PodGroups"
     uid = str(nested_map(raw, "metadata").get("uid") or "")
-    scope.actions.append(
+    draft.actions.append(
         PatchObject(
             reason=CHANGED, message=f"Queue {key.name} is {state}: {total}", evidence=Evidence(rule=RULE),
             patch_type=PatchType.MERGE, preconditions=Preconditions(uid=uid or None), api_version=key.api_version,
@@ -192,9 +194,9 @@ def _write(
     )  # fmt: skip
 
 
-def _delete(scope: Scope, key: ObjectKey, raw: Mapping[str, Any], why: str) -> None:
+def _delete(draft: Draft, key: ObjectKey, raw: Mapping[str, Any], why: str) -> None:
     uid = str(nested_map(raw, "metadata").get("uid") or "")
-    scope.actions.append(
+    draft.actions.append(
         DeleteObject(
             reason=ActionReason.COMMAND_ISSUED, message=f"Command {key.namespace}/{key.name}: {why}: deleting it",
             evidence=Evidence(rule=RULE), preconditions=Preconditions(uid=uid or None), api_version=key.api_version,

@@ -28,6 +28,8 @@ from belay.engine.model.plan_cache import CacheKey, Memo
 from belay.engine.model.quantities import whole_number
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.wording import counted
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.links import states
 from belay.engine.plan.links.pairs import LinkMember, LinkPair
 from belay.engine.wire import links as wire
@@ -49,23 +51,23 @@ def run(scope: Scope) -> None:
 
     Without Git the orders in the cluster stay as they are.
     """
-    pairs = list(_Resolution(scope).pairs()) if scope.desired.links else []
-    if scope.desired.has_git:
+    pairs = list(_Resolution(scope.facts, scope.draft).pairs()) if scope.facts.desired.links else []
+    if scope.facts.desired.has_git:
         _order_nodes(scope, _ends(pairs))
-    scope.links = states.states(scope, pairs)
+    scope.links = states.states(scope.facts, scope.draft, pairs)
 
 
 def _order_nodes(scope: Scope, ends: _Ends) -> None:
     live = {
         node: raw
         for node in scope.nodes
-        if (raw := scope.observed.objects.get(states.key_of(SYSTEM, node))) is not None
+        if (raw := scope.facts.observed.objects.get(states.key_of(SYSTEM, node))) is not None
     }
-    _keep_undeclared(scope, ends, live)
+    _keep_undeclared(scope.facts, scope.draft, ends, live)
     for node in sorted({*live, *ends}):
         view = scope.nodes.get(node)
         if view is not None and not view.suspended:
-            _order(scope, node, ends.get(node, {}), live.get(node))
+            _order(scope.facts, scope.draft, node, ends.get(node, {}), live.get(node))
 
 
 # ---- members and pairs
@@ -74,16 +76,16 @@ def _order_nodes(scope: Scope, ends: _Ends) -> None:
 class _Resolution:
     """Members and pairs of all KVLinks of a pass; where documents conflict, the first by name counts."""
 
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-        self._going = {f"{a.namespace}/{a.pod}" for a in scope.actions if isinstance(a, EvictPod)}
+    def __init__(self, facts: Facts, draft: Draft) -> None:
+        self._facts, self._draft = facts, draft
+        self._going = {f"{a.namespace}/{a.pod}" for a in draft.actions if isinstance(a, EvictPod)}
         self._by_ip: dict[str, Pod] | None = None
         self._known: dict[int, tuple[LinkMember, str]] = {}
         self._degree: dict[int, int] = {}
         self._taken: dict[frozenset[int], str] = {}
 
     def pairs(self) -> Iterator[LinkPair]:
-        for declared in self._scope.desired.links:
+        for declared in self._facts.desired.links:
             yield from self._of(declared)
 
     def _of(self, declared: Declared[KVLink]) -> Iterator[LinkPair]:
@@ -151,7 +153,7 @@ class _Resolution:
     def _selected(self, declared: Declared[KVLink], name: str, side: KVSide) -> Iterator[LinkMember]:
         selector = side.selector
         assert selector is not None
-        for pod in self._scope.observed.pods.values():
+        for pod in self._facts.observed.pods.values():
             if pod.namespace != side.namespace or not selector.matches(pod.labels) or not self._serves(pod):
                 continue
             number = _number(pod)
@@ -173,7 +175,7 @@ class _Resolution:
     def _written(self, declared: Declared[KVLink], name: str, side: KVSide) -> Iterator[LinkMember]:
         for cluster in side.clusters:
             what, node, holder = f"cluster {cluster.id}", cluster.node or "", cluster_holder(cluster.id)
-            if cluster.node and cluster.node not in self._scope.observed.nodes:
+            if cluster.node and cluster.node not in self._facts.observed.nodes:
                 text = f"{what} is declared on node {cluster.node}, which does not exist: it opens no links itself"
                 self._report(declared, "warning", f"spec.{name}.clusters", text, PassCode.UNKNOWN_NODE)
             pod = None if cluster.node else self._pod_at(cluster.addresses)
@@ -187,23 +189,23 @@ class _Resolution:
         return pod.phase == "Running" and bool(pod.pod_ip) and pod.deleting is None and pod.key not in self._going
 
     def _own_node(self, node: str) -> str:
-        return node if node in self._scope.observed.nodes else ""
+        return node if node in self._facts.observed.nodes else ""
 
     def _pod_at(self, addresses: Sequence[str]) -> Pod | None:
         if self._by_ip is None:
-            pods = self._scope.observed.pods.values()
+            pods = self._facts.observed.pods.values()
             self._by_ip = {pod.pod_ip: pod for pod in pods if self._serves(pod) and not pod.host_network}
         hosts = (address.rpartition(":")[0] for address in addresses)
         return next((self._by_ip[host] for host in hosts if host in self._by_ip), None)
 
     def _node_at(self, addresses: Sequence[str]) -> str:
         hosts = {address.rpartition(":")[0] for address in addresses}
-        return next((node.name for node in self._scope.observed.nodes.values() if node.internal_ip in hosts), "")
+        return next((node.name for node in self._facts.observed.nodes.values() if node.internal_ip in hosts), "")
 
     def _report(self, declared: Declared[KVLink], severity: Severity, field: str, message: str, code: PassCode) -> None:
         origin = declared.origin
         subject = f"KVLink/{declared.document.name}"
-        self._scope.diagnostics.append(
+        self._draft.diagnostics.append(
             Diagnostic(severity, subject, origin.file, origin.line, origin.column, field, message, code)
         )
 
@@ -246,31 +248,31 @@ def _ends(pairs: Sequence[LinkPair]) -> _Ends:
     return ends
 
 
-def _keep_undeclared(scope: Scope, ends: _Ends, live: Mapping[str, Mapping[str, Any]]) -> None:
+def _keep_undeclared(facts: Facts, draft: Draft, ends: _Ends, live: Mapping[str, Mapping[str, Any]]) -> None:
     """Keep the ordered links of documents that are broken or whose deletion is deferred."""
-    declared = {item.document.name for item in scope.desired.links}
-    going = {a.name for a in scope.actions if isinstance(a, DeleteObject) and a.object_kind == "KVLink"}
+    declared = {item.document.name for item in facts.desired.links}
+    going = {a.name for a in draft.actions if isinstance(a, DeleteObject) and a.object_kind == "KVLink"}
     stays: dict[str, bool] = {}
     peers: set[int] = set()
     for node, raw in live.items():
-        for end in _current_orders(scope, node, raw):
+        for end in _current_orders(facts, node, raw):
             for order in end.links:
                 for name in order.links:
                     if name not in stays:
-                        stays[name] = name not in declared and _is_retained(scope, name, going)
+                        stays[name] = name not in declared and _is_retained(facts, name, going)
                 kept = tuple(name for name in order.links if stays[name])
                 if kept:
                     peers.add(order.cluster)
                     _add(ends.setdefault(node, {}), end, order, kept)
     for node, raw in live.items() if peers else ():
-        for end in _current_orders(scope, node, raw):
+        for end in _current_orders(facts, node, raw):
             if end.cluster in peers:  # a process that others link to
                 ends.setdefault(node, {}).setdefault(end.holder, EndOrders(end.cluster, end.holder))
 
 
-def _is_retained(scope: Scope, name: str, going: set[str]) -> bool:
+def _is_retained(facts: Facts, name: str, going: set[str]) -> bool:
     key = ObjectKey(API, "KVLink", "", name)
-    return not scope.desired.may_prune(key) or (key in scope.observed.objects and name not in going)
+    return not facts.desired.may_prune(key) or (key in facts.observed.objects and name not in going)
 
 
 def _add(mine: dict[str, EndOrders], end: EndOrders, order: LinkOrder, names: tuple[str, ...]) -> None:
@@ -282,7 +284,7 @@ def _add(mine: dict[str, EndOrders], end: EndOrders, order: LinkOrder, names: tu
     mine[end.holder] = EndOrders(end.cluster, end.holder, tuple(links[peer] for peer in sorted(links)))
 
 
-def _current_orders(scope: Scope, node: str, raw: Mapping[str, Any]) -> tuple[EndOrders, ...]:
+def _current_orders(facts: Facts, node: str, raw: Mapping[str, Any]) -> tuple[EndOrders, ...]:
     """The node's current orders; empty where they cannot be read, so that they are written again."""
 
     def parsed() -> tuple[EndOrders, ...]:
@@ -291,16 +293,18 @@ def _current_orders(scope: Scope, node: str, raw: Mapping[str, Any]) -> tuple[En
         except WireError:
             return ()
 
-    return scope.cache[_ORDERS].of(node, raw, parsed)
+    return facts.cache[_ORDERS].of(node, raw, parsed)
 
 
-def _order(scope: Scope, node: str, mine: Mapping[str, EndOrders], live: Mapping[str, Any] | None) -> None:
+def _order(
+    facts: Facts, draft: Draft, node: str, mine: Mapping[str, EndOrders], live: Mapping[str, Any] | None
+) -> None:
     """Write one node's orders if they have changed."""
-    mine = _bounded(scope, node, mine)
+    mine = _bounded(draft, node, mine)
     text = wire.orders_text(node, list(mine.values()))
     if live is not None and (live.get("data") or {}).get(wire.KEY) == text:
         return
-    standing = _current_orders(scope, node, live) if live is not None else ()
+    standing = _current_orders(facts, node, live) if live is not None else ()
     before = {(end.cluster, link.cluster) for end in standing for link in end.links}
     after = {(end.cluster, link.cluster) for end in mine.values() for link in end.links}
     names = sorted({name for end in mine.values() for link in end.links for name in link.links})
@@ -308,10 +312,10 @@ def _order(scope: Scope, node: str, mine: Mapping[str, EndOrders], live: Mapping
     what = f"node {node} runs {counted(len(mine), 'cluster')} and keeps {counted(len(after), 'link')} ({change})"
     message = f"{what} of KVLink {', '.join(names[:5])}{', …' if len(names) > 5 else ''}" if names else what
     reason = "LinksChanged" if after else "LinksWithdrawn"
-    body, evidence = wire.orders_map(node, text), _evidence(scope, names)
+    body, evidence = wire.orders_map(node, text), _evidence(facts, names)
     name = body["metadata"]["name"]
     if live is None:
-        scope.actions.append(
+        draft.actions.append(
             CreateObject(
                 reason=ActionReason.LINKS_DECLARED, message=message, evidence=evidence, api_version="v1",
                 object_kind="ConfigMap",
@@ -319,7 +323,7 @@ def _order(scope: Scope, node: str, mine: Mapping[str, EndOrders], live: Mapping
             )
         )  # fmt: skip
         return
-    scope.actions.append(
+    draft.actions.append(
         PatchObject(
             reason=reason, message=message, evidence=evidence,
             api_version="v1", object_kind="ConfigMap", namespace=SYSTEM, name=name, patch=body,
@@ -327,7 +331,7 @@ def _order(scope: Scope, node: str, mine: Mapping[str, EndOrders], live: Mapping
     )  # fmt: skip
 
 
-def _bounded(scope: Scope, node: str, mine: Mapping[str, EndOrders]) -> Mapping[str, EndOrders]:
+def _bounded(draft: Draft, node: str, mine: Mapping[str, EndOrders]) -> Mapping[str, EndOrders]:
     """The orders that fit into one node's ConfigMap, by holder; the others are reported."""
     kept: dict[str, EndOrders] = {}
     room, out = wire.MAX_NODE_LINKS, 0
@@ -339,16 +343,16 @@ def _bounded(scope: Scope, node: str, mine: Mapping[str, EndOrders]) -> Mapping[
             out += 1
     if out:
         text = f"{out} processes get no links: a node takes {wire.MAX_ENDS} processes and {wire.MAX_NODE_LINKS} links"
-        scope.diagnostics.append(Diagnostic("error", f"Node/{node}", "", 0, 0, "", text, PassCode.LINKS_LEFT_OUT))
+        draft.diagnostics.append(Diagnostic("error", f"Node/{node}", "", 0, 0, "", text, PassCode.LINKS_LEFT_OUT))
     return kept
 
 
-def _evidence(scope: Scope, names: Sequence[str]) -> Evidence:
+def _evidence(facts: Facts, names: Sequence[str]) -> Evidence:
     """The place of the first document that declares a link of the node."""
-    declared = next((item for item in scope.desired.links if item.document.name in names[:1]), None)
+    declared = next((item for item in facts.desired.links if item.document.name in names[:1]), None)
     if declared is None:
-        return Evidence(rule=RULE, revision=scope.desired.revision)
-    return Evidence(RULE, declared.origin.file, declared.origin.line, scope.desired.revision)
+        return Evidence(rule=RULE, revision=facts.desired.revision)
+    return Evidence(RULE, declared.origin.file, declared.origin.line, facts.desired.revision)
 
 
 __all__ = ["LinkMember", "LinkPair", "run"]

@@ -10,6 +10,8 @@ from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.links import NO_PROCESS, ORDERED, STALE, EndReport, LinkReport, LinkState
 from belay.engine.model.plan_cache import CacheKey, Memo
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.wire import links as wire
 from belay.engine.wire.errors import WireError
 from belay.engine.wire.names import NODES
@@ -17,7 +19,6 @@ from belay.engine.wire.unwritten import is_unwritten
 
 if TYPE_CHECKING:
     from belay.engine.plan.links.pairs import LinkPair
-    from belay.engine.plan.scope import Scope
 
 #: Silence of an agent after which its link report is stale: three heartbeats of 60 s plus 20 %.
 STALE_SECONDS: Final = 3 * 60 * 1.2
@@ -32,15 +33,15 @@ def key_of(namespace: str, node: str) -> ObjectKey:
     return ObjectKey("v1", "ConfigMap", namespace, wire.name_of(node))
 
 
-def states(scope: Scope, pairs: Sequence[LinkPair]) -> list[LinkState]:
+def states(facts: Facts, draft: Draft, pairs: Sequence[LinkPair]) -> list[LinkState]:
     """One row per link of each KVLink, sorted by document, decode and prefill cluster."""
     reports: dict[str, dict[str, EndReport]] = {}
     rows = []
     for pair in pairs[:MAX_STATES]:
         client = pair.client
         if client.node not in reports:
-            reports[client.node] = {end.holder: end for end in _reported(scope, client.node)}
-        state = _state(scope, pair, reports[client.node].get(client.holder))
+            reports[client.node] = {end.holder: end for end in _reported(facts, draft, client.node)}
+        state = _state(facts, pair, reports[client.node].get(client.holder))
         rows.append(
             LinkState(
                 link=pair.link,
@@ -59,14 +60,14 @@ def states(scope: Scope, pairs: Sequence[LinkPair]) -> list[LinkState]:
         )
     if len(pairs) > MAX_STATES:
         text = f"{len(pairs) - MAX_STATES} links are kept but not shown"
-        scope.diagnostics.append(Diagnostic("info", "KVLink", "", 0, 0, "", text, PassCode.LINKS_LEFT_OUT))
+        draft.diagnostics.append(Diagnostic("info", "KVLink", "", 0, 0, "", text, PassCode.LINKS_LEFT_OUT))
     return sorted(rows, key=lambda row: (row.link, row.decode, row.prefill))
 
 
-def _state(scope: Scope, pair: LinkPair, end: EndReport | None) -> LinkReport:
+def _state(facts: Facts, pair: LinkPair, end: EndReport | None) -> LinkReport:
     peer = pair.server.cluster
-    agent = scope.observed.agents.get(pair.client.node)
-    if agent is None or scope.now_ms - agent.time_ms > STALE_SECONDS * 1000:
+    agent = facts.observed.agents.get(pair.client.node)
+    if agent is None or facts.now_ms - agent.time_ms > STALE_SECONDS * 1000:
         why = f"the agent of node {pair.client.node} " + ("has not reported" if agent is None else "no longer reports")
         return LinkReport(peer, STALE if end is not None else ORDERED, error=why)
     if end is None or end.cluster != pair.client.cluster:
@@ -79,8 +80,8 @@ def _state(scope: Scope, pair: LinkPair, end: EndReport | None) -> LinkReport:
     return reported or LinkReport(peer, ORDERED, error=end.problem or "the process has not reported it yet")
 
 
-def _reported(scope: Scope, node: str) -> tuple[EndReport, ...]:
-    raw = scope.observed.objects.get(key_of(NODES, node))
+def _reported(facts: Facts, draft: Draft, node: str) -> tuple[EndReport, ...]:
+    raw = facts.observed.objects.get(key_of(NODES, node))
     if raw is None or is_unwritten(raw):
         return ()
 
@@ -90,9 +91,9 @@ def _reported(scope: Scope, node: str) -> tuple[EndReport, ...]:
         except WireError as error:
             return (), f"the link report of node {node} is ignored: {error}"
 
-    ends, problem = scope.cache[_REPORTS].of(node, raw, parsed)
+    ends, problem = facts.cache[_REPORTS].of(node, raw, parsed)
     if problem:
-        scope.diagnostics.append(Diagnostic("error", f"Node/{node}", "", 0, 0, "", problem, PassCode.UNREADABLE))
+        draft.diagnostics.append(Diagnostic("error", f"Node/{node}", "", 0, 0, "", problem, PassCode.UNREADABLE))
     return ends
 
 

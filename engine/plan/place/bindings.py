@@ -75,13 +75,13 @@ class Bindings:
         """Append a binding for each assignment."""
         memory = self.memory
         partial = len(placed) < len(self.job.pods)
-        moment = round(self.scope.now * 1_000_000_000)
+        moment = round(self.scope.facts.now * 1_000_000_000)
         for item in placed:
             # a device plugin orders the pods of its node by this time, so no two of a pass may be equal
             action = self._action(item, moment + self.state.binding_number(item.node))
             if partial and memory is not None and self._returns_in_place(item, memory):
                 action = msgspec.structs.replace(action, annotations=action.annotations | {RESCHEDULE_IN_PLACE: "true"})
-            self.scope.actions.append(action)
+            self.scope.draft.actions.append(action)
 
     def _returns_in_place(self, item: Assignment, memory: JobMemory) -> bool:
         """Whether a pod of a job under recovery returns under its own name to the node where it failed."""
@@ -119,7 +119,9 @@ class Bindings:
         where = f"{item.node} ({', '.join(names)})" if names else item.node
         report = view.report
         seen = f"kube-system/mindx-dl-deviceinfo-{item.node}@{report.resource_version}" if report and chips else ""
-        evidence = Evidence(rule=_rule(job), revision=self.scope.desired.revision, reports=(seen,) if seen else ())
+        evidence = Evidence(
+            rule=_rule(job), revision=self.scope.facts.desired.revision, reports=(seen,) if seen else ()
+        )
         return BindPod(
             reason=PLACED,
             message=f"{self.gang.kind} {self.gang.namespace}/{self.gang.name}: pod {item.pod.name} to {where}",
@@ -146,7 +148,7 @@ class Bindings:
             view.prefix,
             place,
         )
-        cache = self.scope.cache
+        cache = self.scope.facts.cache
         return cache[_CHIP_FACTS].of((node.name, chips), facts, lambda: _describe_chips(cache, view, chips, place))
 
     def _rank(self, pod: Pod) -> int | None:
@@ -163,7 +165,7 @@ class Bindings:
         if not self.gang.rollout:
             return self.ranks
 
-        pods = self.scope.observed.pods
+        pods = self.scope.facts.observed.pods
         found: dict[str, int] = {}
         for part in self.gang.rollout:
             found |= returning.ranks_of([pods[key] for key in part.pods])
@@ -179,7 +181,7 @@ class Bindings:
         old = self.memory or JobMemory(uid=self.gang.uid)
         nodes = dict(old.nodes)
         nodes.update({str(self.ranks[item.pod.key]): item.node for item in placed if item.pod.key in self.ranks})
-        self.scope.memory.jobs[self.gang.key] = msgspec.structs.replace(
+        self.scope.draft.memory.jobs[self.gang.key] = msgspec.structs.replace(
             old,
             uid=self.gang.uid,
             nodes=dict(sorted(nodes.items())),

@@ -12,6 +12,7 @@ import msgspec
 from belay.engine.documents import InitParams
 from belay.engine.model.cluster import Pod, ids_of
 from belay.engine.model.quantities import whole_number
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.node_view import NodeView
 from belay.engine.plan.place.families.multilevel import Level, read_trees
 from belay.engine.plan.place.handler import Refusal
@@ -85,16 +86,16 @@ class PlacementState:
         self._tables: dict[bytes, NodeTable] = {}
         self._static_fits: dict[bytes, fit.StaticFit] = {}
         self.equivalent_jobs = EquivalentJobs()
-        self.volumes = VolumeChoices(scope.observed, scope.claims)
-        self.attach_limits = AttachLimits(scope.observed, self.volumes.cluster)
-        self.claims = ClaimChoices(scope.claims)
+        self.volumes = VolumeChoices(scope.facts.observed, scope.facts.claims)
+        self.attach_limits = AttachLimits(scope.facts.observed, self.volumes.cluster)
+        self.claims = ClaimChoices(scope.facts.claims)
         self._table_keys = TableKeys(scope, self.volumes.cluster)
         self._pod_affinity: PodAffinity | None = None
-        self._claims = _claims(scope)
+        self._claims = _claims(scope.facts)
         self._explanations: dict[int, tuple[tuple[int, int], PendingExplanation]] = {}
         self._free: dict[str, FreeChips] = {}
         self._bound: dict[str, int] = {}
-        self.parts = ChipParts(scope.desired)
+        self.parts = ChipParts(scope.facts.desired)
         self.search_steps = SEARCH_STEPS
         #: Annotations beside those of chips, of pods placed in this pass, by pod key.
         self.pod_annotations: dict[str, Mapping[str, str]] = {}
@@ -109,7 +110,7 @@ class PlacementState:
     def pod_affinity(self) -> PodAffinity:
         """Pod affinity counts, made when the first pod needs them."""
         if self._pod_affinity is None:
-            self._pod_affinity = PodAffinity(self.scope.observed, self.views)
+            self._pod_affinity = PodAffinity(self.scope.facts.observed, self.views)
         return self._pod_affinity
 
     def free_chips(self, resource: str) -> int:
@@ -270,9 +271,9 @@ class PlacementState:
             if refusal is not None:
                 refusals[name] = refusal
         explanation = explain(
-            job, pod, whole, refusals, self.views, lacking, templates=self.scope.desired.template_of_suffix
+            job, pod, whole, refusals, self.views, lacking, templates=self.scope.facts.desired.template_of_suffix
         )
-        explanation = naming_claims(explanation, self.scope.observed, refusals)
+        explanation = naming_claims(explanation, self.scope.facts.observed, refusals)
         if whole is None and not table.scores:
             self._explanations[id(table)] = ((table.revision, lacking), explanation)
         return explanation
@@ -412,8 +413,8 @@ class PlacementState:
                 return partial(CoreTable, self.parts, vnpu)
             case SoftShare() as share:
                 return partial(SoftTable, self.parts, share)
-        if pod.count and self.scope.claims.claims_chips(pod):
-            return claim_table.of(self.scope.claims)
+        if pod.count and self.scope.facts.claims.claims_chips(pod):
+            return claim_table.of(self.scope.facts.claims)
         return NodeTable
 
 
@@ -431,13 +432,13 @@ def _without_chips(view: NodeView, mask: int) -> dict[int, str]:
     return {chip: pod for chip, pod in view.used_by.items() if not mask >> chip & 1}
 
 
-def _claims(scope: Scope) -> dict[str, tuple[str, int]]:
+def _claims(facts: Facts) -> dict[str, tuple[str, int]]:
     """(node, chips) that the ledger holds for pods not bound yet, by pod UID."""
     claims: dict[str, tuple[str, int]] = {}
-    for claim in sorted(scope.observed.ledger):
+    for claim in sorted(facts.observed.ledger):
         name, _, device = claim.rpartition("/")
         chip = whole_number(device.rpartition("-")[2], digits=4)
-        uid = scope.observed.ledger[claim]
+        uid = facts.observed.ledger[claim]
         if chip is not None and claims.get(uid, (name, 0))[0] == name:
             claims[uid] = (name, claims.get(uid, (name, 0))[1] | 1 << chip)
     return claims

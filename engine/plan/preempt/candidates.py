@@ -8,17 +8,18 @@ from functools import cached_property
 from belay.engine.model.cluster import Pod
 from belay.engine.model.jobs import Gang
 from belay.engine.plan import roles
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.preempt.disruption_budgets import DisruptionBudgets
 from belay.engine.plan.preempt.rules import critical
 from belay.engine.plan.preempt.victim_sets import VictimSet, victim_sets_of
-from belay.engine.plan.scope import Scope
 
 
 class EvictionCandidates:
     """The victim sets of one pass, found once for each gang."""
 
-    def __init__(self, scope: Scope) -> None:
-        self._scope, self._names = scope, roles.names(scope)
+    def __init__(self, facts: Facts, draft: Draft) -> None:
+        self._facts, self._draft, self._names = facts, draft, roles.names(facts)
         self._known: dict[str, list[VictimSet]] = {}
 
     def victim_sets(self, gangs: Iterable[Gang], resource: str) -> list[VictimSet]:
@@ -28,10 +29,10 @@ class EvictionCandidates:
         found: list[VictimSet] = []
         for gang in gangs:
             if gang.key not in self._known:
-                rows = victim_sets_of(self._scope, gang)
+                rows = victim_sets_of(self._facts, self._draft, gang)
                 self._known[gang.key] = [victims for victims in rows if all(self._may_go(pod) for pod in victims.pods)]
             found += self._known[gang.key]
-        taken = self._scope.evicting
+        taken = self._draft.evicting
         return [
             victims
             for victims in found
@@ -45,7 +46,7 @@ class EvictionCandidates:
 
     @cached_property
     def _budgets(self) -> DisruptionBudgets:
-        return DisruptionBudgets(self._scope.observed, self._scope.evicting)
+        return DisruptionBudgets(self._facts.observed, self._draft.evicting)
 
     def _may_go(self, pod: Pod) -> bool:
         return roles.is_ours(pod, self._names) and not critical(pod)

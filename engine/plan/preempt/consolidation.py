@@ -46,8 +46,8 @@ class Consolidation:
 
     def __init__(self, scope: Scope, state: PlacementState, what_if: WhatIf) -> None:
         self._scope, self._state, self._what_if = scope, state, what_if
-        self._movable_queues = {queue.name for queue in scope.desired.settings.queues if queue.movable}
-        self._budgets = DisruptionBudgets(scope.observed, scope.evicting)
+        self._movable_queues = {queue.name for queue in scope.facts.desired.settings.queues if queue.movable}
+        self._budgets = DisruptionBudgets(scope.facts.observed, scope.draft.evicting)
         self._stuck: list[GangOutcome] = []
         self._unsolvable: set[tuple[object, ...]] = set()
 
@@ -55,13 +55,13 @@ class Consolidation:
         """Drop moves that have not begun where the queue no longer allows them."""
         for gang, pods in nomination.nominated_gangs(self._scope):
             if any(self._withdrawn(gang, pod) for pod in pods if pod.deleting is None):
-                nomination.clear(self._scope, gang)
+                nomination.clear(self._scope.draft, gang)
 
     def _withdrawn(self, gang: Gang, pod: Pod) -> bool:
         owner = self._scope.gangs.get(self._scope.gang_of.get(pod.key, ""))
         if owner is None or owner.queue in self._movable_queues or pod.resource not in WHOLE_CHIP:
             return False
-        return moves.displaced_for(self._scope, owner, gang) == moves.MOVED
+        return moves.displaced_for(self._scope.draft, owner, gang) == moves.MOVED
 
     def record(self, outcome: GangOutcome) -> None:
         """Remember a gang that placement left waiting for want of chips."""
@@ -85,9 +85,9 @@ class Consolidation:
     def _help(self, outcome: GangOutcome, job: SchedulerJob) -> bool:
         """Move pods for a gang if that helps; return whether anything was tried."""
         gang, pod = outcome.gang, outcome.unplaced[0]
-        if memory_of(self._scope, gang).nominated or self._state.free_chips(job.resource) < pod.count:
+        if memory_of(self._scope.draft, gang).nominated or self._state.free_chips(job.resource) < pod.count:
             return False  # pods were evicted for it already, or too few chips are free in all
-        pods = moves.together(self._scope, outcome)
+        pods = moves.together(self._scope.facts, outcome)
         request_class = (self._what_if.request_class(gang, pods), len(pods))
         if request_class in self._unsolvable:
             return False
@@ -102,7 +102,7 @@ class Consolidation:
                 self._what_if.hold(gang, pods, movers)
                 names = ", ".join(one.key for one in movers)
                 text = f"room is being made: moving {names} away from {movers[0].node}"
-                messages.amend(self._scope, gang, text, near=messages.nodes_of(movers))
+                messages.amend(self._scope.draft, gang, text, near=messages.nodes_of(movers))
                 return True
         self._unsolvable.add(request_class)
         return bool(move_sets)
@@ -129,7 +129,7 @@ class Consolidation:
     def _movable(self, gang: Gang, pod: Pod, view: NodeView) -> bool:
         """Whether a pod may move for the gang: it runs, its queue is movable, and no annotation forbids it."""
         running = pod.node == view.node.name and bool(pod.chips) and pod.deleting is None and not pod.finished
-        if not running or pod.key in self._scope.evicting or critical(pod):
+        if not running or pod.key in self._scope.draft.evicting or critical(pod):
             return False
         owner = moves.owner_of(self._scope, pod, gang)
         if owner is None or owner.queue not in self._movable_queues:
@@ -140,7 +140,7 @@ class Consolidation:
         owner = self._scope.gangs[self._scope.gang_of[pod.key]]
         rule = f"queue {owner.queue} movable"
         cause = causes.of_claim(gang, rule)
-        evidence = Evidence(rule=rule, revision=self._scope.desired.revision, cause=cause)
+        evidence = Evidence(rule=rule, revision=self._scope.facts.desired.revision, cause=cause)
         moves.order(self._scope, gang, pod, evidence)
 
 

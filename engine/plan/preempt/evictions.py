@@ -5,12 +5,13 @@ from __future__ import annotations
 from belay.engine.model.actions import EvictPod, Evidence, Owner, Preconditions
 from belay.engine.model.jobs import Gang
 from belay.engine.plan import causes
+from belay.engine.plan.draft import Displacement, Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.preempt import messages
 from belay.engine.plan.preempt.victim_sets import VictimSet
-from belay.engine.plan.scope import Displacement, Scope
 
 
-def evict(scope: Scope, gang: Gang, victims: VictimSet, reason: str, rule: str, *, counted: bool) -> None:
+def evict(facts: Facts, draft: Draft, gang: Gang, victims: VictimSet, reason: str, rule: str, *, counted: bool) -> None:
     """Evict the pods of a victim set.
 
     Args:
@@ -21,10 +22,10 @@ def evict(scope: Scope, gang: Gang, victims: VictimSet, reason: str, rule: str, 
     """
     victim = victims.gang
     pods = tuple(pod.key for pod in victims.pods)
-    scope.displaced[victims.budget] = Displacement(gang.key, victim.key, pods, reason, counted)
+    draft.displaced[victims.budget] = Displacement(gang.key, victim.key, pods, reason, counted)
     for pod in victims.pods:
-        scope.evicting.add(pod.key)
-        scope.actions.append(
+        draft.evicting.add(pod.key)
+        draft.actions.append(
             EvictPod(
                 namespace=pod.namespace,
                 pod=pod.name,
@@ -34,7 +35,7 @@ def evict(scope: Scope, gang: Gang, victims: VictimSet, reason: str, rule: str, 
                 budget_unit=victims.budget,
                 reason=reason,
                 message=messages.eviction_message(gang, victims, pod, reason),
-                evidence=Evidence(rule=rule, revision=scope.desired.revision, cause=causes.of_claim(gang, rule)),
+                evidence=Evidence(rule=rule, revision=facts.desired.revision, cause=causes.of_claim(gang, rule)),
                 preconditions=Preconditions(uid=pod.uid, node=pod.node),
             )
         )

@@ -85,11 +85,11 @@ class IncompleteGangs:
     def _may_be_taken(self, outcome: GangOutcome) -> bool:
         """Whether it waited long enough, may be rescheduled as a whole, and nothing else is under way for it."""
         memory, members = self._memory(outcome), self._scope.members[outcome.gang.key]
-        waits = self._scope.now - min(pod.created for pod in outcome.unplaced)
+        waits = self._scope.facts.now - min(pod.created for pod in outcome.unplaced)
         under_way = (
             bool(memory.nominated or memory.evicted)
             or memory.healing is not None
-            or any(pod.deleting is not None or pod.key in self._scope.evicting for pod in members)
+            or any(pod.deleting is not None or pod.key in self._scope.draft.evicting for pod in members)
         )
         return (
             waits >= AFTER
@@ -129,14 +129,16 @@ class IncompleteGangs:
         for outcome in taken:
             pods = self._waiting_pods.started(outcome.gang)
             began = [pod.started if pod.started is not None else pod.created for pod in pods]
-            lost = sum(int(self._scope.now - at) * pod.count for at, pod in zip(began, pods, strict=True))
-            whole = victim_set(outcome.gang, pods, ends_job=True, lost=lost, seconds=int(self._scope.now - min(began)))
-            evict(self._scope, helped.gang, whole, REASON, RULE, counted=True)
+            lost = sum(int(self._scope.facts.now - at) * pod.count for at, pod in zip(began, pods, strict=True))
+            whole = victim_set(
+                outcome.gang, pods, ends_job=True, lost=lost, seconds=int(self._scope.facts.now - min(began))
+            )
+            evict(self._scope.facts, self._scope.draft, helped.gang, whole, REASON, RULE, counted=True)
             gone += pods
             if outcome is not helped:
                 text = "all its pods start again once there is room for them"
-                messages.amend(self._scope, outcome.gang, text, waits=False)
-        messages.amend(self._scope, helped.gang, messages.waits_for_evictions(gone), near=messages.nodes_of(gone))
+                messages.amend(self._scope.draft, outcome.gang, text, waits=False)
+        messages.amend(self._scope.draft, helped.gang, messages.waits_for_evictions(gone), near=messages.nodes_of(gone))
 
     def _explain(self, outcome: GangOutcome) -> None:
         """Say that the gang holds chips without running, and what ends that."""
@@ -146,7 +148,7 @@ class IncompleteGangs:
             text += (
                 f"; they are not taken back (fault-scheduling={gang.fault_scheduling}): delete them to free the chips"
             )
-        messages.extend(self._scope, gang, text)
+        messages.extend(self._scope.draft, gang, text)
 
     def _memory(self, outcome: GangOutcome) -> JobMemory:
-        return memory_of(self._scope, outcome.gang)
+        return memory_of(self._scope.draft, outcome.gang)

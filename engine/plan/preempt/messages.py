@@ -12,8 +12,8 @@ from belay.engine.model.jobs import Gang
 from belay.engine.model.plan import MAX_NEAR, Pending
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.remedies import Remedy, Step
+from belay.engine.plan.draft import Draft
 from belay.engine.plan.preempt.victim_sets import VictimSet
-from belay.engine.plan.scope import Scope
 
 MAX_NAMES: Final = 3
 MAX_UNBLOCK: Final = 1024
@@ -83,7 +83,7 @@ def named(gang: Gang) -> str:
 
 
 def amend(
-    scope: Scope,
+    draft: Draft,
     gang: Gang,
     unblock: str,
     *,
@@ -95,12 +95,12 @@ def amend(
 
     ``waits``: what the new text says is under way, so there is nothing to do; else the step of the entry stays.
     """
-    _edit(scope, gang, lambda _: unblock, reason, near, waits=waits)
+    _edit(draft, gang, lambda _: unblock, reason, near, waits=waits)
 
 
-def extend(scope: Scope, gang: Gang, more: str, *, near: Iterable[str] | None = None) -> None:
+def extend(draft: Draft, gang: Gang, more: str, *, near: Iterable[str] | None = None) -> None:
     """Append to the way out in the gang's pending entry; its nodes become those that are given."""
-    _edit(scope, gang, lambda entry: f"{entry.unblock}; {more}" if entry.unblock else more, None, near, waits=False)
+    _edit(draft, gang, lambda entry: f"{entry.unblock}; {more}" if entry.unblock else more, None, near, waits=False)
 
 
 def nodes_of(pods: Iterable[Pod]) -> list[str]:
@@ -108,14 +108,14 @@ def nodes_of(pods: Iterable[Pod]) -> list[str]:
     return list(dict.fromkeys(pod.node for pod in pods if pod.node))
 
 
-def entry_of(scope: Scope, gang: Gang) -> Pending | None:
+def entry_of(draft: Draft, gang: Gang) -> Pending | None:
     """The gang's pending entry of this pass."""
-    index = _index(scope, gang)
-    return scope.pending[index] if index is not None else None
+    index = _index(draft, gang)
+    return draft.pending[index] if index is not None else None
 
 
 def _edit(
-    scope: Scope,
+    draft: Draft,
     gang: Gang,
     way_out: Callable[[Pending], str],
     reason: str | None,
@@ -123,23 +123,23 @@ def _edit(
     *,
     waits: bool,
 ) -> None:
-    index = _index(scope, gang)
+    index = _index(draft, gang)
     if index is None:
         return
-    entry = scope.pending[index]
+    entry = draft.pending[index]
     unblock = way_out(entry)
     unblock = unblock if len(unblock) <= MAX_UNBLOCK else unblock[: MAX_UNBLOCK - 1] + "…"
     nodes = entry.near if near is None else tuple(dict.fromkeys(near))[:MAX_NEAR]
     remedy = Remedy(Step.WAIT) if waits else entry.remedy
-    scope.pending[index] = msgspec.structs.replace(
+    draft.pending[index] = msgspec.structs.replace(
         entry, unblock=unblock, reason=reason or entry.reason, near=nodes, remedy=remedy
     )
 
 
-def _index(scope: Scope, gang: Gang) -> int | None:
+def _index(draft: Draft, gang: Gang) -> int | None:
     wanted = (gang.namespace, gang.name, gang.kind)
-    for index in range(len(scope.pending) - 1, -1, -1):
-        entry = scope.pending[index]
+    for index in range(len(draft.pending) - 1, -1, -1):
+        entry = draft.pending[index]
         if (entry.namespace, entry.name, entry.kind) == wanted:
             return index
     return None

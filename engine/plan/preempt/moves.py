@@ -20,10 +20,12 @@ from belay.engine.model.disruption import settled
 from belay.engine.model.history_lines import HistoryLine, LineKind, read_line
 from belay.engine.model.jobs import Gang
 from belay.engine.model.reasons import ActionReason
+from belay.engine.plan.draft import Displacement, Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.preempt import messages
 from belay.engine.plan.preempt.outcome import GangOutcome
 from belay.engine.plan.restart_scope import memory_of
-from belay.engine.plan.scope import Displacement, Scope
+from belay.engine.plan.scope import Scope
 
 MOVED: Final = ActionReason.MOVED
 #: No pod of a job moves again for so long after a move, in milliseconds.
@@ -32,9 +34,9 @@ REST_MS: Final = 600_000
 MOVABLE: Final = frozenset({"Deployment", "ReplicaSet"})
 
 
-def together(scope: Scope, outcome: GangOutcome) -> Sequence[Pod]:
+def together(facts: Facts, outcome: GangOutcome) -> Sequence[Pod]:
     """The waiting pods of a gang that must start together, else one of them."""
-    needs = outcome.gang.min_available - sum(1 for key in outcome.gang.pods if scope.observed.pods[key].node)
+    needs = outcome.gang.min_available - sum(1 for key in outcome.gang.pods if facts.observed.pods[key].node)
     return outcome.unplaced[: max(1, needs)]
 
 
@@ -47,8 +49,8 @@ def owner_of(scope: Scope, pod: Pod, gang: Gang) -> Gang | None:
         return None
     if settled(pod):  # nor does Belay move it to make room
         return None
-    recent = scope.now_ms - REST_MS
-    story = memory_of(scope, owner).timeline
+    recent = scope.facts.now_ms - REST_MS
+    story = memory_of(scope.draft, owner).timeline
     return None if any(at > recent and _is_move(read_line(text)) for at, text in story) else owner
 
 
@@ -56,18 +58,18 @@ def _is_move(line: HistoryLine) -> bool:
     return line.kind is LineKind.MOVED or (line.kind is LineKind.DISPLACED and line.reason == MOVED)
 
 
-def displaced_for(scope: Scope, owner: Gang, gang: Gang) -> str:
+def displaced_for(draft: Draft, owner: Gang, gang: Gang) -> str:
     """Why pods of the owner were last evicted for the gang, by the owner's history; empty where it says nothing."""
-    lines = (read_line(text) for _, text in reversed(memory_of(scope, owner).timeline))
+    lines = (read_line(text) for _, text in reversed(memory_of(draft, owner).timeline))
     return next((line.reason for line in lines if line.gang == gang.key), "")
 
 
 def order(scope: Scope, gang: Gang, pod: Pod, evidence: Evidence) -> None:
     """Evict a pod, so that the gang fits on its node."""
     owner = scope.gangs[scope.gang_of[pod.key]]
-    scope.displaced[pod.key] = Displacement(gang.key, owner.key, (pod.key,), MOVED)
-    scope.evicting.add(pod.key)
-    scope.actions.append(
+    scope.draft.displaced[pod.key] = Displacement(gang.key, owner.key, (pod.key,), MOVED)
+    scope.draft.evicting.add(pod.key)
+    scope.draft.actions.append(
         EvictPod(
             namespace=pod.namespace,
             pod=pod.name,

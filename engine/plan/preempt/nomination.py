@@ -13,8 +13,9 @@ import msgspec
 from belay.engine.model.cluster import Pod
 from belay.engine.model.history_lines import HistoryLine, LineKind, read_line, with_line
 from belay.engine.model.jobs import Gang
+from belay.engine.plan.draft import Displacement, Draft
 from belay.engine.plan.restart_scope import memory_of
-from belay.engine.plan.scope import Displacement, Scope
+from belay.engine.plan.scope import Scope
 
 MAX_NOMINATED: Final = 4096
 
@@ -23,34 +24,36 @@ def nominated_gangs(scope: Scope) -> list[tuple[Gang, list[Pod]]]:
     """The queued gangs for which pods were evicted, in the order of the queue, each with those pods that still
     exist.
     """
-    gangs = [gang for key in scope.queue if memory_of(scope, gang := scope.gangs[key]).nominated]
+    gangs = [gang for key in scope.queue if memory_of(scope.draft, gang := scope.gangs[key]).nominated]
     if not gangs:
         return []
-    by_uid = {pod.uid: pod for pod in scope.observed.pods.values() if pod.node and not pod.finished}
-    rows = [(gang, memory_of(scope, gang).nominated) for gang in gangs]
+    by_uid = {pod.uid: pod for pod in scope.facts.observed.pods.values() if pod.node and not pod.finished}
+    rows = [(gang, memory_of(scope.draft, gang).nominated) for gang in gangs]
     return [(gang, [by_uid[uid] for uid in sorted(evicted) if uid in by_uid]) for gang, evicted in rows]
 
 
-def clear(scope: Scope, gang: Gang) -> None:
+def clear(draft: Draft, gang: Gang) -> None:
     """Drop the record of pods evicted for the gang."""
-    memory = memory_of(scope, gang)
+    memory = memory_of(draft, gang)
     if memory.nominated:
-        scope.memory.jobs[gang.key] = msgspec.structs.replace(memory, nominated={})
+        draft.memory.jobs[gang.key] = msgspec.structs.replace(memory, nominated={})
 
 
 def record_evictions(scope: Scope) -> None:
     """Record the evictions that safety let pass: in the history of the job they make room for, and of the evicted
     job.
     """
-    for unit in sorted(scope.displaced):
-        row = scope.displaced[unit]
+    for unit in sorted(scope.draft.displaced):
+        row = scope.draft.displaced[unit]
         gang = scope.gangs[row.preemptor]
-        memory = memory_of(scope, gang)
+        memory = memory_of(scope.draft, gang)
         nominated = dict(memory.nominated)
         for key in row.pods:
-            nominated.setdefault(scope.observed.pods[key].uid, scope.now_ms)
+            nominated.setdefault(scope.facts.observed.pods[key].uid, scope.facts.now_ms)
         newest = sorted(nominated.items(), key=lambda item: (-item[1], item[0]))[:MAX_NOMINATED]
-        scope.memory.jobs[gang.key] = msgspec.structs.replace(memory, uid=gang.uid, nominated=dict(sorted(newest)))
+        scope.draft.memory.jobs[gang.key] = msgspec.structs.replace(
+            memory, uid=gang.uid, nominated=dict(sorted(newest))
+        )
         _record_victim(scope, row)
 
 
@@ -58,10 +61,10 @@ def _record_victim(scope: Scope, row: Displacement) -> None:
     victim = scope.gangs.get(row.victim)
     if victim is None or not row.counted or victim.kind == "Pod":
         return
-    memory = memory_of(scope, victim)
+    memory = memory_of(scope.draft, victim)
     line = HistoryLine(LineKind.DISPLACED, reason=row.reason, gang=row.preemptor)
-    written = {read_line(text) for at, text in memory.timeline if at == scope.now_ms}
+    written = {read_line(text) for at, text in memory.timeline if at == scope.facts.now_ms}
     if line not in written:
-        scope.memory.jobs[victim.key] = msgspec.structs.replace(
-            memory, uid=victim.uid, timeline=with_line(memory.timeline, scope.now_ms, line.text)
+        scope.draft.memory.jobs[victim.key] = msgspec.structs.replace(
+            memory, uid=victim.uid, timeline=with_line(memory.timeline, scope.facts.now_ms, line.text)
         )

@@ -61,7 +61,7 @@ class Preemption:
         self._rules = PreemptionRules(scope, queues.by_name)
         self._reservations, self._terminating = Reservations(scope, what_if), TerminatingPods(scope, what_if)
         self._stuck: list[GangOutcome] = []
-        self._candidates = EvictionCandidates(scope)
+        self._candidates = EvictionCandidates(scope.facts, scope.draft)
         self._victims_of: dict[tuple[object, ...], list[_Victim]] = {}
         #: Request classes without a solution in this pass; they are not searched again.
         self._unsolvable: set[tuple[object, ...]] = set()
@@ -80,15 +80,18 @@ class Preemption:
             outcome = _waiting_one(place(gang))
             held = bool(outcome.unplaced and victims) and self._hold(outcome, victims)
             if not held:
-                nomination.clear(self._scope, gang)
+                nomination.clear(self._scope.draft, gang)
                 self._terminating.add(victims)
                 self.record(outcome)
                 continue
-            messages.amend(self._scope, gang, messages.waits_for_evictions(victims), near=messages.nodes_of(victims))
-            again = [pod for pod in victims if pod.deleting is None and pod.key not in self._scope.evicting]
+            messages.amend(
+                self._scope.draft, gang, messages.waits_for_evictions(victims), near=messages.nodes_of(victims)
+            )
+            again = [pod for pod in victims if pod.deleting is None and pod.key not in self._scope.draft.evicting]
             for victim_set in unfinished_evictions(self._scope, again):
                 evict(
-                    self._scope,
+                    self._scope.facts,
+                    self._scope.draft,
                     gang,
                     victim_set,
                     self._earlier_reason(gang, victim_set),
@@ -99,7 +102,7 @@ class Preemption:
 
     def _earlier_reason(self, gang: Gang, victim_set: VictimSet) -> str:
         """Why the victim set was evicted for the gang."""
-        return moves.displaced_for(self._scope, victim_set.gang, gang) or PREEMPTED
+        return moves.displaced_for(self._scope.draft, victim_set.gang, gang) or PREEMPTED
 
     def _hold(self, outcome: GangOutcome, victims: Sequence[Pod]) -> bool:
         """Whether the gang fits in place of these pods, if need be with what terminating pods free; its chips are then
@@ -135,7 +138,7 @@ class Preemption:
 
     def _asked(self, outcome: GangOutcome) -> bool:
         """Whether the pass was asked about this job, by its name or a pod's, with or without the namespace."""
-        about, gang = self._scope.about, outcome.gang
+        about, gang = self._scope.facts.about, outcome.gang
         names = {gang.name, f"{gang.namespace}/{gang.name}", gang.key}
         return bool(about) and (about in names or any(about in (pod.name, pod.key) for pod in outcome.unplaced))
 
@@ -172,7 +175,7 @@ class Preemption:
             self._not_enough.add(request_class)
             return False
         held = self._terminating.hold(gang, pods, coming) or coming
-        messages.amend(self._scope, gang, messages.waits_for_terminating(held), near=messages.nodes_of(held))
+        messages.amend(self._scope.draft, gang, messages.waits_for_terminating(held), near=messages.nodes_of(held))
         return True
 
     def _make_room(self, outcome: GangOutcome) -> bool:
@@ -199,9 +202,9 @@ class Preemption:
             rows, reason = found
             gone = [pod for row in rows for pod in row.victim_set.pods]
             for row in rows:
-                evict(self._scope, gang, row.victim_set, reason, row.rule, counted=True)
+                evict(self._scope.facts, self._scope.draft, gang, row.victim_set, reason, row.rule, counted=True)
             self._terminating.hold(gang, pods, [*coming, *gone])
-            messages.amend(self._scope, gang, messages.waits_for_evictions(gone), near=messages.nodes_of(gone))
+            messages.amend(self._scope.draft, gang, messages.waits_for_evictions(gone), near=messages.nodes_of(gone))
             return True
         return False
 
@@ -254,7 +257,7 @@ class Preemption:
         """
         helpful = search.helpful_nodes({node for row in victims for node in row.nodes})
         short_of_others = search.nodes_short_of_others(helpful) if resource else helpful
-        evicting = self._scope.evicting
+        evicting = self._scope.draft.evicting
         return [
             row
             for row in victims
@@ -335,7 +338,7 @@ class Preemption:
                 nodes = {item.node for item in self._what_if.place(gang, pods, coming)} if coming else set()
                 if nodes:
                     text = messages.terminating_would_help([pod for pod in coming if pod.node in nodes])
-                    messages.extend(self._scope, gang, text, near=sorted(nodes))
+                    messages.extend(self._scope.draft, gang, text, near=sorted(nodes))
                     return
             except Exhausted:
                 return
@@ -360,7 +363,7 @@ class Preemption:
                 if found:
                     text = messages.cheapest_eviction(gang, found, self._why_not(outcome, job, found))
                     victims = [pod for victim_set in found for pod in victim_set.pods]
-                    messages.extend(self._scope, gang, text, near=messages.nodes_of(victims))
+                    messages.extend(self._scope.draft, gang, text, near=messages.nodes_of(victims))
                     return
 
     def _why_not(self, outcome: GangOutcome, job: SchedulerJob, victim_sets: Sequence[VictimSet]) -> str:

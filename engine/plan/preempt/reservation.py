@@ -52,23 +52,23 @@ class Reservations:
 
     def __init__(self, scope: Scope, what_if: WhatIf) -> None:
         self._scope, self._what_if = scope, what_if
-        self._after = round(scope.desired.settings.starvation.after * 1000)
-        self._hold = round(scope.desired.settings.starvation.hold * 1000)
+        self._after = round(scope.facts.desired.settings.starvation.after * 1000)
+        self._hold = round(scope.facts.desired.settings.starvation.hold * 1000)
         self._kept: dict[str, Gang] = {}
 
     def close_nodes(self) -> None:
         """Close the reserved nodes to the NPU pods of all other jobs, before anything is placed."""
         for key in self._scope.queue:
-            if key not in self._scope.memory.jobs:
+            if key not in self._scope.draft.memory.jobs:
                 continue
             gang = self._scope.gangs[key]
-            memory = memory_of(self._scope, gang)
+            memory = memory_of(self._scope.draft, gang)
             if not memory.reserved:
                 continue
-            over = not self._after or self._scope.now_ms >= memory.reserved_at + self._hold
+            over = not self._after or self._scope.facts.now_ms >= memory.reserved_at + self._hold
             if over or not all(map(self._usable, memory.reserved)):
                 # after a full hold the job waits ``starvation.after`` again; lost nodes are replaced at once
-                self._record(gang, (), self._scope.now_ms if over else 0)
+                self._record(gang, (), self._scope.facts.now_ms if over else 0)
                 continue
             for name in memory.reserved:
                 self._kept.setdefault(name, gang)
@@ -85,15 +85,15 @@ class Reservations:
             if key in owners or gang.priority > least:
                 rows = ((name, self._kept[name]) for name in everyone)
                 closed = {n: everyone[n] for n, one in rows if one.key != key and one.priority >= gang.priority}
-            if closed and any(self._scope.observed.pods[pod].count for pod in gang.pods):
+            if closed and any(self._scope.facts.observed.pods[pod].count for pod in gang.pods):
                 own = self._scope.refused.get(key)
                 self._scope.refused[key] = {**closed, **own} if own else closed
 
     def release_started(self, gang: Gang, needs: int) -> None:
         """Release the nodes of a gang that has started; ``needs``: pods that its minimum still lacks."""
-        if needs or gang.key not in self._scope.memory.jobs:
+        if needs or gang.key not in self._scope.draft.memory.jobs:
             return
-        memory = memory_of(self._scope, gang)
+        memory = memory_of(self._scope.draft, gang)
         if memory.reserved or memory.reserved_at:
             self._record(gang, (), 0)
 
@@ -104,25 +104,25 @@ class Reservations:
         taken = {gang.queue for gang in self._kept.values()}
         for outcome in stuck:
             gang = outcome.gang
-            memory = memory_of(self._scope, gang)
+            memory = memory_of(self._scope.draft, gang)
             if memory.reserved:
                 self._report(gang, memory.reserved, memory.reserved_at)
             elif gang.queue not in taken and self._due(outcome, memory.reserved_at):
                 taken.add(gang.queue)
                 pods = next(iter(pod_sets(outcome)), ())
                 nodes = self._choose(gang, pods)
-                self._record(gang, nodes, self._scope.now_ms)
+                self._record(gang, nodes, self._scope.facts.now_ms)
                 if nodes:
-                    self._report(gang, nodes, self._scope.now_ms)
+                    self._report(gang, nodes, self._scope.facts.now_ms)
             if self._kept:
                 self._explain(outcome)
 
     def _due(self, outcome: GangOutcome, last: int) -> bool:
         """Whether the job has waited long enough, since its newest pod was made or since the last try."""
-        since = max((round(pod.created * 1000) for pod in outcome.unplaced), default=self._scope.now_ms)
-        due = bool(self._after) and outcome.reason in CURABLE and self._scope.now_ms - since >= self._after
-        held = memory_of(self._scope, outcome.gang).nominated
-        return due and not held and (not last or self._scope.now_ms - last >= self._after)
+        since = max((round(pod.created * 1000) for pod in outcome.unplaced), default=self._scope.facts.now_ms)
+        due = bool(self._after) and outcome.reason in CURABLE and self._scope.facts.now_ms - since >= self._after
+        held = memory_of(self._scope.draft, outcome.gang).nominated
+        return due and not held and (not last or self._scope.facts.now_ms - last >= self._after)
 
     def _choose(self, gang: Gang, pods: Sequence[Pod]) -> tuple[str, ...]:
         """The nodes to reserve: the emptiest ones on which the pods fit once all other NPU work there has ended."""
@@ -154,7 +154,7 @@ class Reservations:
         end = rfc3339((since + self._hold) / 1000)
         plural = "nodes are" if len(nodes) > 1 else "node is"
         messages.extend(
-            self._scope,
+            self._scope.draft,
             gang,
             f"{len(nodes)} {plural} reserved for it until it starts, at most until {end} ({shown})",
             near=nodes,
@@ -162,7 +162,7 @@ class Reservations:
 
     def _explain(self, outcome: GangOutcome) -> None:
         """Name the job that a reserved node waits for, to a job that would have found room there."""
-        entry = messages.entry_of(self._scope, outcome.gang)
+        entry = messages.entry_of(self._scope.draft, outcome.gang)
         if entry is None or RESERVED not in entry.nodes or not outcome.unplaced:
             return
         want = min(pod.count for pod in outcome.unplaced)
@@ -170,16 +170,16 @@ class Reservations:
         for name, gang in sorted(self._kept.items()):
             view = self._scope.nodes[name]
             if gang.key != outcome.gang.key and name in refused and view.free.bit_count() >= max(1, want):
-                end = rfc3339((memory_of(self._scope, gang).reserved_at + self._hold) / 1000)
+                end = rfc3339((memory_of(self._scope.draft, gang).reserved_at + self._hold) / 1000)
                 text = (
                     f"waits until {messages.named(gang)} has started, at most until {end}; then {name} takes new work"
                 )
-                messages.amend(self._scope, outcome.gang, text, reason=RESERVED, near=[name])
+                messages.amend(self._scope.draft, outcome.gang, text, reason=RESERVED, near=[name])
                 return
 
     def _record(self, gang: Gang, nodes: tuple[str, ...], since: int) -> None:
-        memory = memory_of(self._scope, gang)
+        memory = memory_of(self._scope.draft, gang)
         if (memory.reserved, memory.reserved_at) != (nodes, since):
-            self._scope.memory.jobs[gang.key] = msgspec.structs.replace(
+            self._scope.draft.memory.jobs[gang.key] = msgspec.structs.replace(
                 memory, uid=gang.uid, reserved=nodes, reserved_at=since
             )

@@ -36,10 +36,10 @@ def run(scope: Scope, gang: Gang, started: Sequence[Pod], waiting: Sequence[Pod]
     if gang.kind in INDEPENDENT_KINDS or not _never_ran(started, waiting):
         return
     for pod in started:
-        if pod.key in scope.evicting:
+        if pod.key in scope.draft.evicting:
             continue
-        scope.evicting.add(pod.key)
-        scope.actions.append(
+        scope.draft.evicting.add(pod.key)
+        scope.draft.actions.append(
             EvictPod(
                 namespace=pod.namespace,
                 pod=pod.name,
@@ -50,7 +50,7 @@ def run(scope: Scope, gang: Gang, started: Sequence[Pod], waiting: Sequence[Pod]
                 reason=REASON,
                 message=f"{gang.kind} {gang.namespace}/{gang.name}: its binding was interrupted and cannot be "
                 f"completed, {len(started)} of {gang.min_available} pods are bound: {pod.name} gives its chips back",
-                evidence=Evidence(rule=RULE, revision=scope.desired.revision, cause=causes.of_claim(gang, RULE)),
+                evidence=Evidence(rule=RULE, revision=scope.facts.desired.revision, cause=causes.of_claim(gang, RULE)),
                 preconditions=Preconditions(uid=pod.uid, node=pod.node),
             )
         )

@@ -51,9 +51,9 @@ class PreemptionRules:
 
     def __init__(self, scope: Scope, queues: Mapping[str, QueueState]) -> None:
         self._scope, self._queues = scope, queues
-        self._conf = schedulerconf.of(scope.observed.objects)
+        self._conf = schedulerconf.of(scope.facts.observed.objects)
         self._classes = {
-            key.name: _class(raw) for key, raw in scope.observed.objects.items() if key.kind == "PriorityClass"
+            key.name: _class(raw) for key, raw in scope.facts.observed.objects.items() if key.kind == "PriorityClass"
         }
 
     @cached_property

@@ -38,8 +38,10 @@ class TerminatingPods:
         """All of them."""
         if self._found is None:
             gangs = (self._scope.gangs[key] for key in self._scope.queue)
-            owed = {uid for gang in gangs for uid in memory_of(self._scope, gang).nominated}
-            self._found = [pod for pod in self._scope.observed.pods.values() if pod.deleting and self._counts(pod)]
+            owed = {uid for gang in gangs for uid in memory_of(self._scope.draft, gang).nominated}
+            self._found = [
+                pod for pod in self._scope.facts.observed.pods.values() if pod.deleting and self._counts(pod)
+            ]
             self._found = [pod for pod in self._found if pod.uid not in owed]
         return self._found
 
@@ -93,7 +95,7 @@ class TerminatingPods:
         return [pod for pod in gone if pod.node in nodes]
 
     def _counts(self, pod: Pod) -> bool:
-        now = self._scope.now
+        now = self._scope.facts.now
         return pod.deleting is not None and pod.holds_chips and pod.deleting - PATIENCE <= now < pod.deleting + OVERDUE
 
     def _has_unkept_chips(self, pod: Pod) -> bool:

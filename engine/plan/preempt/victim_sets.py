@@ -15,6 +15,8 @@ from belay.engine.model.cluster import Pod
 from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.jobs import INDEPENDENT_KINDS, Gang
 from belay.engine.model.quantities import whole_number
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.scope import Scope
 
 #: Events of a Volcano Job's policies that an eviction raises.
@@ -67,17 +69,17 @@ def cost(units: Iterable[VictimSet]) -> tuple[Any, ...]:
     )
 
 
-def victim_sets_of(scope: Scope, gang: Gang) -> list[VictimSet]:
+def victim_sets_of(facts: Facts, draft: Draft, gang: Gang) -> list[VictimSet]:
     """What of a running gang can be evicted: each spare pod, and the whole."""
-    running = [pod for pod in map(scope.observed.pods.__getitem__, gang.pods) if _runs(scope, pod)]
+    running = [pod for pod in map(facts.observed.pods.__getitem__, gang.pods) if _runs(draft, pod)]
     if not running:
         return []
-    spare = [] if _all_or_nothing(scope, gang) else _spare(gang, running)
-    found = [_victim_set(scope, gang, (pod,), ends_job=False) for pod in spare]
+    spare = [] if _all_or_nothing(facts, gang) else _spare(gang, running)
+    found = [_victim_set(facts, gang, (pod,), ends_job=False) for pod in spare]
     if gang.kind in INDEPENDENT_KINDS:
         kept = {pod.key for pod in spare}
-        return found + [_victim_set(scope, gang, (pod,), ends_job=True) for pod in running if pod.key not in kept]
-    return [*found, _victim_set(scope, gang, tuple(running), ends_job=True)] if len(spare) < len(running) else found
+        return found + [_victim_set(facts, gang, (pod,), ends_job=True) for pod in running if pod.key not in kept]
+    return [*found, _victim_set(facts, gang, tuple(running), ends_job=True)] if len(spare) < len(running) else found
 
 
 def unfinished_evictions(scope: Scope, pods: Sequence[Pod]) -> list[VictimSet]:
@@ -90,12 +92,21 @@ def unfinished_evictions(scope: Scope, pods: Sequence[Pod]) -> list[VictimSet]:
     found: list[VictimSet] = []
     for key in sorted(by_gang):
         whole = next(
-            (row for row in victim_sets_of(scope, scope.gangs[key]) if row.ends_job and len(row.pods) > 1), None
+            (
+                row
+                for row in victim_sets_of(scope.facts, scope.draft, scope.gangs[key])
+                if row.ends_job and len(row.pods) > 1
+            ),
+            None,
         )
         if whole is not None and {pod.key for pod in whole.pods} <= {pod.key for pod in by_gang[key]}:
             found.append(whole)
         else:
-            singles = {row.pods[0].key: row for row in victim_sets_of(scope, scope.gangs[key]) if len(row.pods) == 1}
+            singles = {
+                row.pods[0].key: row
+                for row in victim_sets_of(scope.facts, scope.draft, scope.gangs[key])
+                if len(row.pods) == 1
+            }
             found += [
                 singles.get(pod.key) or victim_set(scope.gangs[key], (pod,), ends_job=False, lost=0, seconds=0)
                 for pod in by_gang[key]
@@ -103,8 +114,8 @@ def unfinished_evictions(scope: Scope, pods: Sequence[Pod]) -> list[VictimSet]:
     return found
 
 
-def _runs(scope: Scope, pod: Pod) -> bool:
-    return pod.holds_chips and pod.deleting is None and pod.key not in scope.evicting
+def _runs(draft: Draft, pod: Pod) -> bool:
+    return pod.holds_chips and pod.deleting is None and pod.key not in draft.evicting
 
 
 def _spare(gang: Gang, running: Sequence[Pod]) -> list[Pod]:
@@ -122,11 +133,11 @@ def _spare(gang: Gang, running: Sequence[Pod]) -> list[Pod]:
     return found
 
 
-def _all_or_nothing(scope: Scope, gang: Gang) -> bool:
+def _all_or_nothing(facts: Facts, gang: Gang) -> bool:
     """Whether the job's own policies restart or end it as a whole when one of its pods is evicted."""
     if gang.api_version != VOLCANO_API:
         return False
-    raw = scope.observed.objects.get(ObjectKey(gang.api_version, gang.kind, gang.namespace, gang.name))
+    raw = facts.observed.objects.get(ObjectKey(gang.api_version, gang.kind, gang.namespace, gang.name))
     spec = spec_of(raw or {})
     rows = [*_policies(spec), *(row for task in tasks_of(spec) for row in _policies(task))]
     return any(_on_eviction(row) for row in rows)
@@ -143,8 +154,8 @@ def _policies(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
 
 
-def _victim_set(scope: Scope, gang: Gang, pods: tuple[Pod, ...], *, ends_job: bool) -> VictimSet:
-    ages = [max(0, int(scope.now - (pod.started if pod.started is not None else pod.created))) for pod in pods]
+def _victim_set(facts: Facts, gang: Gang, pods: tuple[Pod, ...], *, ends_job: bool) -> VictimSet:
+    ages = [max(0, int(facts.now - (pod.started if pod.started is not None else pod.created))) for pod in pods]
     lost = sum(age * max(1, pod.count) for age, pod in zip(ages, pods, strict=True))
     return victim_set(gang, pods, ends_job=ends_job, lost=lost, seconds=max(ages))
 

@@ -39,7 +39,7 @@ _HOPELESS: Final = frozenset({
 
 def waiting_gangs(scope: Scope) -> dict[str, set[str]]:
     """The jobs that wait for a turn, by queue: keys of gangs."""
-    waiting = {(e.namespace, e.kind, e.name) for e in scope.pending if e.reason not in _HOPELESS}
+    waiting = {(e.namespace, e.kind, e.name) for e in scope.draft.pending if e.reason not in _HOPELESS}
     found: dict[str, set[str]] = {}
     for gang in scope.gangs.values():
         if (gang.namespace, gang.kind, gang.name) in waiting:

@@ -24,6 +24,7 @@ from belay.engine.model.plan_cache import CacheKey, NoOps
 from belay.engine.model.remedies import Remedy, Step
 from belay.engine.model.wording import counted
 from belay.engine.plan import roles
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.grouping import shard_of
 from belay.engine.plan.queue import quotas
 from belay.engine.plan.queue.missing_pods import gate_names, incomplete
@@ -40,44 +41,46 @@ __all__ = ["Queues", "WaitingPods", "pending_entry", "refused_by_queue", "run", 
 
 def run(scope: Scope) -> None:
     """Fill ``scope.queue`` with the gangs that may be placed, in order; the others become pending with a reason."""
-    if not roles.plays(scope, "schedule") or scope.observed.ledger_broken:
+    if not roles.plays(scope.facts, "schedule") or scope.facts.observed.ledger_broken:
         return
-    queues, waiting_pods, placed = Queues(scope), WaitingPods(scope), scope.cache[_PLACED]
-    scope.diagnostics += quotas.findings(scope.desired, queues)
+    queues, waiting_pods, placed = Queues(scope), WaitingPods(scope), scope.facts.cache[_PLACED]
+    scope.draft.diagnostics += quotas.findings(scope.facts.desired, queues)
     entries: list[tuple[int, JobRank]] = []
     for gang in scope.gangs.values():
         members = (scope.members[gang.key],)
         if placed.holds(gang.key, members):
             continue
         waiting = waiting_pods.waiting(gang)
-        if not waiting and (gated := waiting_pods.gated(gang)) and shard_of(scope, gang) == scope.shard:
-            scope.pending.append(_gated(gang, gated))
+        if not waiting and (gated := waiting_pods.gated(gang)) and shard_of(scope.facts, gang) == scope.facts.shard:
+            scope.draft.pending.append(_gated(gang, gated))
             continue
         if not waiting and all(pod.node or pod.finished for pod in scope.members[gang.key]):
             placed.add(gang.key, members)
-        if not waiting or shard_of(scope, gang) != scope.shard:
+        if not waiting or shard_of(scope.facts, gang) != scope.facts.shard:
             continue
         started = waiting_pods.beside(gang, waiting)
-        held = _without_group(scope, gang, waiting) or _held_back(gang, waiting, started, queues)
-        held = held or incomplete(gang, waiting, started, waiting_pods.gated(gang), scope.observed.workloads, scope.now)
-        held = held or _unsettled(gang, waiting, scope.now)
+        held = _without_group(scope.facts, gang, waiting) or _held_back(gang, waiting, started, queues)
+        held = held or incomplete(
+            gang, waiting, started, waiting_pods.gated(gang), scope.facts.observed.workloads, scope.facts.now
+        )
+        held = held or _unsettled(gang, waiting, scope.facts.now)
         if held is not None:
-            scope.pending.append(held)
+            scope.draft.pending.append(held)
             continue
         queue_state = queues.by_name.get(gang.queue)
-        entries.append((-(queue_state.priority if queue_state else 0), rank(scope, gang, queues)))
+        entries.append((-(queue_state.priority if queue_state else 0), rank(scope.facts, gang, queues)))
     scope.queue = in_order(entries)
 
 
-def _without_group(scope: Scope, gang: Gang, waiting: list[Pod]) -> Pending | None:
+def _without_group(facts: Facts, gang: Gang, waiting: list[Pod]) -> Pending | None:
     """The pending entry of a gang whose pods name a PodGroup that does not exist, or no longer does; else None.
 
     Until the group says how many pods start together, placing any of them could tear the gang.
     """
     stated = sorted({stated_group(pod) for pod in waiting} - {""})
-    missing = [name for name in stated if not find_pod_group(scope.observed.objects, gang.namespace, name)]
+    missing = [name for name in stated if not find_pod_group(facts.observed.objects, gang.namespace, name)]
     native = sorted({pod.scheduling_group for pod in waiting} - {""})
-    lacking = [name for name in native if not find_native_group(scope.observed.objects, gang.namespace, name)[1]]
+    lacking = [name for name in native if not find_native_group(facts.observed.objects, gang.namespace, name)[1]]
     if not missing and not lacking:
         return None
 

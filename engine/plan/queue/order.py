@@ -18,6 +18,7 @@ from belay.engine.gangs.owners import annotations_of
 from belay.engine.model.jobs import Gang
 from belay.engine.model.labels import DEQUEUE_FREQUENCY
 from belay.engine.model.quantities import whole_number
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.queue.queues import Queues, QueueState, sums_of
 from belay.engine.plan.queue.share import share
 from belay.engine.plan.scope import Scope
@@ -35,14 +36,14 @@ class JobRank(NamedTuple):
     key: str
 
 
-def rank(scope: Scope, gang: Gang, queues: Queues) -> JobRank:
+def rank(facts: Facts, gang: Gang, queues: Queues) -> JobRank:
     """The place of a waiting job."""
-    pods = [scope.observed.pods[key] for key in gang.pods]
+    pods = [facts.observed.pods[key] for key in gang.pods]
     ready = sum(map(counts_as_started, pods))
-    dequeues = whole_number(annotations_of(pod_group_of(scope.observed, gang)).get(DEQUEUE_FREQUENCY, "0"))
+    dequeues = whole_number(annotations_of(pod_group_of(facts.observed, gang)).get(DEQUEUE_FREQUENCY, "0"))
     own = 0.0
     if any(pod.node for pod in pods):
-        has, _ = sums_of(scope, gang)
+        has, _ = sums_of(facts, gang)
         own = share(has, {name: float(amount) for name, amount in queues.shares.total.items()})
     requests = any(amount for pod in pods if not pod.node for amount in pod.requests.values())
     return JobRank(not requests, -gang.priority, ready > gang.min_available, dequeues, own, gang.created, gang.key)
@@ -86,7 +87,7 @@ def turns(scope: Scope, queues: Queues, keys: list[str]) -> Iterator[str]:
 
 
 def _asks(scope: Scope, key: str) -> bool:
-    pods = map(scope.observed.pods.__getitem__, scope.gangs[key].pods)
+    pods = map(scope.facts.observed.pods.__getitem__, scope.gangs[key].pods)
     return any(amount for pod in pods if not pod.node for amount in pod.requests.values())
 
 

@@ -19,6 +19,7 @@ from belay.engine.model.plan_cache import CacheKey, Memo
 from belay.engine.model.quantities import amount
 from belay.engine.model.remedies import Remedy, Step
 from belay.engine.model.unstructured import nested_map
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.queue.share import QueueDemand, divide, share
 from belay.engine.plan.scope import Scope
 
@@ -79,7 +80,7 @@ class QueueShares:
         self.allocated: dict[str, Amounts] = {}
         requests: dict[str, Amounts] = {}
         for gang in scope.gangs.values():
-            has, wants = sums_of(scope, gang)
+            has, wants = sums_of(scope.facts, gang)
             if is_kueues(gang.queue):
                 # what Kueue has given away is not divided among Belay's queues
                 add(self.total, has, -1)
@@ -122,14 +123,14 @@ class Queues:
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        self.by_name = queues_of(scope.desired, scope.observed)
+        self.by_name = queues_of(scope.facts.desired, scope.facts.observed)
         self._parents = {queue_state.parent for queue_state in self.by_name.values() if queue_state.parent}
         self._shares: QueueShares | None = None
         self._limits = _limits(scope, self.by_name)
         if not self._limits:
             return
         for key, gang_key in scope.gang_of.items():
-            pod = scope.observed.pods[key]
+            pod = scope.facts.observed.pods[key]
             if pod.node and not pod.finished:
                 self._count(scope.gangs[gang_key].queue, (pod,), 1)
 
@@ -209,7 +210,7 @@ class Queues:
 
         amounts: Amounts = {}
         for key, gang_key in self._scope.gang_of.items():
-            pod = self._scope.observed.pods[key]
+            pod = self._scope.facts.observed.pods[key]
             if pod.node and not pod.finished and queue in self._with_parents(self._scope.gangs[gang_key].queue):
                 add(amounts, pod.requests)
         return amounts
@@ -257,9 +258,9 @@ class Queues:
         return found
 
 
-def sums_of(scope: Scope, gang: Gang) -> tuple[Amounts, Amounts]:
+def sums_of(facts: Facts, gang: Gang) -> tuple[Amounts, Amounts]:
     """(has, has and asks for): requests of a gang's bound pods that stay, and of all its live pods."""
-    pods = [scope.observed.pods[key] for key in gang.pods]
+    pods = [facts.observed.pods[key] for key in gang.pods]
 
     def compute() -> tuple[Amounts, Amounts]:
         has: Amounts = {}
@@ -271,7 +272,7 @@ def sums_of(scope: Scope, gang: Gang) -> tuple[Amounts, Amounts]:
                     add(has, pod.requests)
         return has, wants
 
-    return scope.cache[_SUMS].of(gang.key, pods, compute)
+    return facts.cache[_SUMS].of(gang.key, pods, compute)
 
 
 def add(total: Amounts, requests: Mapping[str, int], sign: int = 1) -> None:

@@ -23,13 +23,13 @@ class WaitingPods:
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        self._names = roles.names(scope)
-        deleted = (a for a in scope.actions if isinstance(a, DeleteObject) and a.object_kind == "Pod")
-        self._leaving = scope.evicting | {f"{action.namespace}/{action.name}" for action in deleted}
+        self._names = roles.names(scope.facts)
+        deleted = (a for a in scope.draft.actions if isinstance(a, DeleteObject) and a.object_kind == "Pod")
+        self._leaving = scope.draft.evicting | {f"{action.namespace}/{action.name}" for action in deleted}
 
     def waiting(self, gang: Gang) -> list[Pod]:
         """Pods that Belay schedules and that are unbound, not terminating and not gated, in rank order."""
-        pods, names, leaving = self._scope.observed.pods, self._names, self._leaving
+        pods, names, leaving = self._scope.facts.observed.pods, self._names, self._leaving
         return [
             pod
             for key, pod in zip(gang.pods, map(pods.__getitem__, gang.pods), strict=True)
@@ -38,7 +38,7 @@ class WaitingPods:
 
     def gated(self, gang: Gang) -> list[Pod]:
         """Pods that Belay schedules, in rank order, which their scheduling gates still hold."""
-        pods = map(self._scope.observed.pods.__getitem__, gang.pods)
+        pods = map(self._scope.facts.observed.pods.__getitem__, gang.pods)
         return [
             pod for pod in pods if pod.gates and not pod.node and pod.deleting is None and pod.scheduler in self._names
         ]
@@ -49,7 +49,7 @@ class WaitingPods:
 
     def started(self, gang: Gang) -> list[Pod]:
         """Pods that are bound and stay, and those that have succeeded."""
-        pods = map(self._scope.observed.pods.__getitem__, gang.pods)
+        pods = map(self._scope.facts.observed.pods.__getitem__, gang.pods)
         bound = [pod for pod in pods if counts_as_started(pod) and pod.key not in self._leaving]
         # finished pods are not in the gang, but among its members
         if len(self._scope.members[gang.key]) == len(gang.pods):

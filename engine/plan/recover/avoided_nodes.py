@@ -38,12 +38,12 @@ def _avoid_rejecting(scope: Scope) -> None:
     many rejections: a rejected pod is replaced at once, so it would otherwise be placed and rejected endlessly.
     """
     found: dict[str, dict[str, list[float]]] = {}
-    for key, pod in scope.observed.pods.items():
+    for key, pod in scope.facts.observed.pods.items():
         if pod.phase == "Failed" and pod.node and _rejected(pod):
             found.setdefault(scope.gang_of.get(key, ""), {}).setdefault(pod.node, []).append(pod.created)
     for name in sorted(found.keys() & scope.gangs.keys()):
         gang, by_node = scope.gangs[name], found[name]
-        sample = next((scope.observed.pods[key] for key in gang.pods if key in scope.observed.pods), None)
+        sample = next((scope.facts.observed.pods[key] for key in gang.pods if key in scope.facts.observed.pods), None)
         for node, times in sorted(by_node.items()):
             view = scope.nodes.get(node)
             if view is None:
@@ -53,7 +53,7 @@ def _avoid_rejecting(scope: Scope) -> None:
                 if scope.fault_rules
                 else DEFAULT_ATTEMPTS
             )
-            recent = sorted(at for at in times if at > scope.now - window / 1000)
+            recent = sorted(at for at in times if at > scope.facts.now - window / 1000)
             if len(recent) >= max(1, most):
                 _refuse(scope, name, [node], recent[-max(1, most)] + window / 1000, len(recent))
         view = next((scope.nodes[node] for node in sorted(by_node) if node in scope.nodes), None)
@@ -63,7 +63,7 @@ def _avoid_rejecting(scope: Scope) -> None:
             scope.fault_rules.of(view, use_of(sample)).reschedule_attempts if scope.fault_rules else DEFAULT_ATTEMPTS
         )
         most = max(1, most) * (max(1, gang.replicas) if gang.kind in INDEPENDENT_KINDS else 1)
-        recent = sorted(at for times in by_node.values() for at in times if at > scope.now - window / 1000)
+        recent = sorted(at for times in by_node.values() for at in times if at > scope.facts.now - window / 1000)
         if len(recent) >= most * NODES_TRIED:
             _refuse(scope, name, list(scope.nodes), recent[-most * NODES_TRIED] + window / 1000, len(recent))
 
@@ -89,10 +89,10 @@ def _avoid_faulty(scope: Scope) -> None:
     views = scope.unassessed_views()
     weak = {name: _sub_health(view) for name, view in views if view.chip_level or view.switch_sub_healthy}
     weak = {name: found for name, found in weak.items() if any(found)}
-    if not weak and not any(m.fault_nodes for m in scope.memory.jobs.values()) and not scope.reschedules:
+    if not weak and not any(m.fault_nodes for m in scope.draft.memory.jobs.values()) and not scope.draft.reschedules:
         return
     failed_now: dict[str, set[str]] = {}
-    for change in scope.reschedules.values():
+    for change in scope.draft.reschedules.values():
         failed_now.setdefault(change.gang, set()).update(change.fault_nodes)
     for key in sorted(scope.gangs):
         gang = scope.gangs[key]
@@ -106,7 +106,7 @@ def _avoid_faulty(scope: Scope) -> None:
                 f"but sub-healthy strategy is {strategy}"
             )
             scope.refused.setdefault(key, {})[name] = NodeRefusal(NODE_REFUSED, text)
-        for name in sorted({*restart_scope.memory_of(scope, gang).fault_nodes, *failed_now.get(key, ())}):
+        for name in sorted({*restart_scope.memory_of(scope.draft, gang).fault_nodes, *failed_now.get(key, ())}):
             if name in scope.nodes:
                 _add_penalty(scope, key, name, FAULT_PENALTY)
 

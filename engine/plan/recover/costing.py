@@ -41,6 +41,8 @@ from belay.engine.model.pending_reasons import RECOVERY_RESERVED
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.wording import counted
 from belay.engine.plan import restart_scope
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.health.tolerance import IN_PLACE_MS
 from belay.engine.plan.recover.decisions import PROCESS, SUB, PodFault
 from belay.engine.plan.restart_scope import Victims
@@ -66,19 +68,21 @@ def choose_levels(
     """
     options: list[RecoveryOptions] = []
     known: dict[str, MeasuredTimes] = {}
-    for name in sorted({*hits, *(key for key in members if _is_open(scope.memory.jobs.get(key)))}):
+    for name in sorted({*hits, *(key for key in members if _is_open(scope.draft.memory.jobs.get(key)))}):
         gang = scope.gangs.get(name)
         pods = [pod for pod in members.get(name, ()) if not pod.finished]
         if gang is None or gang.fault_scheduling == "off" or gang.kind in INDEPENDENT_KINDS:
             continue
         faults = {key: fault.kind for key, fault in hits.get(name, {}).items()}
         gone = [pod for pod in pods if pod.key in faults or not pod.node]
-        known_times = measured_times(scope, gang, pods, gone, scope.now) if gone else None
+        known_times = measured_times(scope, gang, pods, gone, scope.facts.now) if gone else None
         if known_times is None:
             continue
         known[name] = known_times
         chips, hit = sum(pod.count for pod in pods), sum(pod.count for pod in gone)
-        estimates = ranked(allowed_levels(scope, gang, pods, faults, gone), known_times, chips=chips, hit=hit)
+        estimates = ranked(
+            allowed_levels(scope.facts, scope.draft, gang, pods, faults, gone), known_times, chips=chips, hit=hit
+        )
         options.append(
             RecoveryOptions(name, next((pod.resource for pod in gone if pod.count), ""), gang.priority, estimates)
         )
@@ -95,18 +99,18 @@ def choose_levels(
     _keep_room(scope, options, room, members)
     for name, gang in scope.gangs.items():
         if name in scope.choices:
-            _annotate_choice(scope, gang, scope.choices[name].chosen.level)
-        elif gang.options.recovery_level is not None and not _is_open(scope.memory.jobs.get(name)):
-            _annotate_choice(scope, gang, None)
+            _annotate_choice(scope.facts, scope.draft, gang, scope.choices[name].chosen.level)
+        elif gang.options.recovery_level is not None and not _is_open(scope.draft.memory.jobs.get(name)):
+            _annotate_choice(scope.facts, scope.draft, gang, None)
 
 
 def open_recoveries(scope: Scope) -> list[str]:
     """Gangs with an open recovery: training has not resumed since it began."""
-    return [key for key, memory in scope.memory.jobs.items() if key in scope.gangs and _is_open(memory)]
+    return [key for key, memory in scope.draft.memory.jobs.items() if key in scope.gangs and _is_open(memory)]
 
 
 def allowed_levels(
-    scope: Scope, gang: Gang, pods: Sequence[Pod], faults: Mapping[str, str], gone: Sequence[Pod]
+    facts: Facts, draft: Draft, gang: Gang, pods: Sequence[Pod], faults: Mapping[str, str], gone: Sequence[Pod]
 ) -> tuple[RecoveryLevel, ...]:
     """The levels that a job's labels and annotations allow for these faults, in the order of escalation."""
     strategies, process = gang.options.recover_strategies, gang.options.recovers_processes
@@ -119,7 +123,7 @@ def allowed_levels(
     if process and not first:
         found |= {RecoveryLevel.PROCESS} if "recover" in strategies else set()
         found |= {RecoveryLevel.SHRINK} if "elastic-training" in strategies and len(gone) < len(pods) else set()
-    if process and "recover-in-place" in strategies and _in_place(scope, gang, faults):
+    if process and "recover-in-place" in strategies and _in_place(facts, draft, gang, faults):
         found.add(RecoveryLevel.IN_PLACE)
     if faults and set(faults.values()) == {SUB} and restart_scope.strategy(gang) == "hotSwitch" and not first:
         found.add(RecoveryLevel.STANDBY)
@@ -130,7 +134,7 @@ def measured_times(
     scope: Scope, gang: Gang, pods: Sequence[Pod], gone: Sequence[Pod], now: float
 ) -> MeasuredTimes | None:
     """A job's measured times as of ``now`` (Unix seconds); None while its processes report no checkpoint."""
-    memory = scope.memory.jobs.get(gang.key, JobMemory())
+    memory = scope.draft.memory.jobs.get(gang.key, JobMemory())
     past = [(one.back - one.at) / 1000 for one in memory.recoveries if one.back and one.level not in _SAME_PODS]
     return measured([pod.annotations for pod in pods], now, [median(past)] if past else [], _wait(scope, gone))
 
@@ -163,19 +167,19 @@ def _wait(scope: Scope, gone: Sequence[Pod]) -> float:
     return RESET_WAIT
 
 
-def _in_place(scope: Scope, gang: Gang, faults: Mapping[str, str]) -> bool:
+def _in_place(facts: Facts, draft: Draft, gang: Gang, faults: Mapping[str, str]) -> bool:
     """Whether the faulty processes may restart in place: process faults of one pod, not tried for too long yet.
 
     Faults of chips that a restart heals are hidden by ``tolerance`` and never get here.
     """
     if len(faults) != 1 or set(faults.values()) != {PROCESS}:
         return False
-    memory = scope.memory.jobs.get(gang.key)
+    memory = draft.memory.jobs.get(gang.key)
     if memory is None or not _is_open(memory) or memory.recoveries[-1].level != RecoveryLevel.IN_PLACE:
         return True
     begun = memory.recoveries[-1]
     seconds = next((seconds for level, seconds, _ in begun.estimates if level == RecoveryLevel.IN_PLACE), 0)
-    return scope.now_ms - begun.at < max(IN_PLACE_MS, IN_PLACE_FACTOR * seconds * 1000)
+    return facts.now_ms - begun.at < max(IN_PLACE_MS, IN_PLACE_FACTOR * seconds * 1000)
 
 
 def _room(scope: Scope, options: Sequence[RecoveryOptions], members: Mapping[str, Sequence[Pod]]) -> dict[str, int]:
@@ -197,7 +201,9 @@ def _keep_room(
 ) -> None:
     """Keep jobs that got a level without room off the room chosen for others, for a while."""
     takers = [
-        name for name, choice in scope.choices.items() if choice.chosen.room and _room_not_taken(scope, name, members)
+        name
+        for name, choice in scope.choices.items()
+        if choice.chosen.room and _room_not_taken(scope.facts, scope.draft, name, members)
     ]
     for option in options:
         choice = scope.choices.get(option.job)
@@ -223,11 +229,11 @@ def _needs_same_chips(options: Sequence[RecoveryOptions], name: str, other: Reco
     return any(option.job == name and option.resource == other.resource for option in options)
 
 
-def _room_not_taken(scope: Scope, name: str, members: Mapping[str, Sequence[Pod]]) -> bool:
+def _room_not_taken(facts: Facts, draft: Draft, name: str, members: Mapping[str, Sequence[Pod]]) -> bool:
     """Whether the room kept for a job is not taken yet, and not kept for too long."""
-    memory = scope.memory.jobs.get(name)
+    memory = draft.memory.jobs.get(name)
     if _is_open(memory) and memory is not None:
-        return scope.now_ms - memory.recoveries[-1].at < HELD_MS and any(not p.node for p in members.get(name, ()))
+        return facts.now_ms - memory.recoveries[-1].at < HELD_MS and any(not p.node for p in members.get(name, ()))
     return True
 
 
@@ -236,18 +242,18 @@ def _is_open(memory: JobMemory | None) -> bool:
     return bool(memory is not None and memory.recoveries and not memory.recoveries[-1].back)
 
 
-def _annotate_choice(scope: Scope, gang: Gang, level: RecoveryLevel | None) -> None:
+def _annotate_choice(facts: Facts, draft: Draft, gang: Gang, level: RecoveryLevel | None) -> None:
     """Annotate the PodGroup with the chosen level, for process recovery; None removes the annotation."""
     if not gang.options.recovers_processes or not gang.pod_group:
         return
     key = next(
         (k for api in POD_GROUP_APIS if (k := ObjectKey(api, "PodGroup", gang.namespace, gang.pod_group))
-         in scope.observed.objects), None,
+         in facts.observed.objects), None,
     )  # fmt: skip
     if key is None or gang.options.recovery_level == level:
         return
-    uid = str((scope.observed.objects[key].get("metadata") or {}).get("uid") or "")
-    scope.actions.append(
+    uid = str((facts.observed.objects[key].get("metadata") or {}).get("uid") or "")
+    draft.actions.append(
         PatchObject(
             reason=ActionReason.RECOVERY_CHOSEN if level else ActionReason.RECOVERED,
             message=f"{gang.key}: {level} recovery is estimated to cost least" if level else f"{gang.key}: recovered",

@@ -23,6 +23,8 @@ from belay.engine.model.history import JobMemory
 from belay.engine.model.history_lines import with_line
 from belay.engine.model.jobs import Gang
 from belay.engine.plan import restart_scope
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.scope import Scope
 
 ELASTIC: Final = "elastic-training"
@@ -35,17 +37,17 @@ def run(scope: Scope) -> None:
     """Record which jobs train with fewer pods or are whole again, and add that to their pending entries."""
     for key in sorted(scope.gangs):
         gang = scope.gangs[key]
-        memory = scope.memory.jobs.get(key)
+        memory = scope.draft.memory.jobs.get(key)
         if memory is None or not (memory.small or memory.records) or not configured(gang):
             continue
-        pods = [scope.observed.pods[pod] for pod in gang.pods]
-        training = [pod for pod in pods if pod.phase == "Running" and not _is_leaving(scope, pod)]
+        pods = [scope.facts.observed.pods[pod] for pod in gang.pods]
+        training = [pod for pod in pods if pod.phase == "Running" and not _is_leaving(scope.draft, pod)]
         if memory.small and len(training) >= gang.replicas:
-            seconds = (scope.now_ms - memory.small) // 1000
+            seconds = (scope.facts.now_ms - memory.small) // 1000
             text = f"scaled out: all {gang.replicas} pods train again after {seconds} s"
-            scope.memory.jobs[key] = _with_timeline(memory, scope.now_ms, text, small=0)
-        elif trains_smaller(gang, restart_scope.memory_of(scope, gang), training, scope.now_ms):
-            _record_smaller(scope, gang, memory, training)
+            scope.draft.memory.jobs[key] = _with_timeline(memory, scope.facts.now_ms, text, small=0)
+        elif trains_smaller(gang, restart_scope.memory_of(scope.draft, gang), training, scope.facts.now_ms):
+            _record_smaller(scope.facts, scope.draft, gang, memory, training)
 
 
 def configured(gang: Gang) -> bool:
@@ -74,11 +76,11 @@ def trains_smaller(gang: Gang, memory: JobMemory, training: list[Pod], now_ms: i
     return now_ms - memory.records[0].time >= wait_seconds(gang) * 1000
 
 
-def _is_leaving(scope: Scope, pod: Pod) -> bool:
-    return pod.deleting is not None or pod.key in scope.evicting
+def _is_leaving(draft: Draft, pod: Pod) -> bool:
+    return pod.deleting is not None or pod.key in draft.evicting
 
 
-def _record_smaller(scope: Scope, gang: Gang, memory: JobMemory, training: list[Pod]) -> None:
+def _record_smaller(facts: Facts, draft: Draft, gang: Gang, memory: JobMemory, training: list[Pod]) -> None:
     ranks = {rank for pod in training if (rank := declared_rank(pod)) is not None}
     missing = gang.replicas - sum(1 for rank in ranks if rank < gang.replicas)
     # an author may write any number of replicas: only those that are shown are gone through
@@ -86,18 +88,18 @@ def _record_smaller(scope: Scope, gang: Gang, memory: JobMemory, training: list[
     shown = ", ".join(first) + (f" and {missing - _RANKS} more" if missing > _RANKS else "")
     text = f"training goes on with {len(training)} of {gang.replicas} pods, without pod ranks {shown} ({ELASTIC})"
     if not memory.small:
-        memory = _with_timeline(memory, scope.now_ms, f"scaled in: {text}", small=scope.now_ms)
+        memory = _with_timeline(memory, facts.now_ms, f"scaled in: {text}", small=facts.now_ms)
         if memory.recoveries and not memory.recoveries[-1].back:
             # from now on it loses the missing part only, so the recovery counts as level SHRINK
             last = msgspec.structs.replace(memory.recoveries[-1], level=RecoveryLevel.SHRINK.value)
             memory = msgspec.structs.replace(memory, recoveries=(*memory.recoveries[:-1], last))
-        scope.memory.jobs[gang.key] = memory
+        draft.memory.jobs[gang.key] = memory
     about = f"{gang.kind}/{gang.namespace}/{gang.name}"
-    scope.diagnostics.append(Diagnostic("info", about, "", 0, 0, "", text, PassCode.RUNS_SMALLER))
-    for position, entry in enumerate(scope.pending):
+    draft.diagnostics.append(Diagnostic("info", about, "", 0, 0, "", text, PassCode.RUNS_SMALLER))
+    for position, entry in enumerate(draft.pending):
         if (entry.namespace, entry.kind, entry.name) == (gang.namespace, gang.kind, gang.name):
             message = f"{text}, until there is room for the others: {entry.message}"
-            scope.pending[position] = msgspec.structs.replace(entry, message=message)
+            draft.pending[position] = msgspec.structs.replace(entry, message=message)
 
 
 def _with_timeline(memory: JobMemory, now_ms: int, text: str, *, small: int) -> JobMemory:

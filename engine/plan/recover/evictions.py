@@ -35,6 +35,8 @@ from belay.engine.model.reasons import ActionReason
 from belay.engine.model.rules import RuleKind
 from belay.engine.model.times import rfc3339
 from belay.engine.plan import causes, restart_scope, roles
+from belay.engine.plan.draft import Draft, Reschedule
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.health import tolerance
 from belay.engine.plan.node_view import MAINTENANCE
 from belay.engine.plan.recover import costing, decisions
@@ -43,7 +45,7 @@ from belay.engine.plan.recover.decisions import FAILED, NODE, REASONS, SUB, PodF
 from belay.engine.plan.recover.pod_faults import owner_of, pod_faults
 from belay.engine.plan.restart_scope import Victims
 from belay.engine.plan.rules.fault_rules import use_of
-from belay.engine.plan.scope import Reschedule, Scope
+from belay.engine.plan.scope import Scope
 from belay.engine.plan.views import init_params
 from belay.engine.wire import resetinfo
 
@@ -55,25 +57,25 @@ def run(scope: Scope) -> None:
 
     A live Volcano that schedules also reschedules: then this pass evicts nothing.
     """
-    if not roles.plays(scope, "schedule"):
+    if not roles.plays(scope.facts, "schedule"):
         avoid(scope)
         return
     hits = pod_faults(scope)
     by_gang: dict[str, dict[str, PodFault]] = {}
     for key in sorted(hits):
         by_gang.setdefault(scope.gang_of[key], {})[key] = hits[key]
-    grace_over_time = float(init_params(scope.desired, scope.observed).grace_over_time)
+    grace_over_time = float(init_params(scope.facts.desired, scope.facts.observed).grace_over_time)
     members = _members(scope, {*by_gang, *costing.open_recoveries(scope)})
     broken = {name: hits for name, hits in by_gang.items() if any(hit.kind != MAINTENANCE for hit in hits.values())}
     costing.choose_levels(scope, broken, members)
-    for name in sorted({*by_gang, *(k for k, m in scope.memory.jobs.items() if m.evicted and k in scope.gangs)}):
+    for name in sorted({*by_gang, *(k for k, m in scope.draft.memory.jobs.items() if m.evicted and k in scope.gangs)}):
         gang = scope.gangs.get(name)
         if gang is None or gang.fault_scheduling == "off":
             continue
         if not gang.options.running_strategy:
             if name not in by_gang:
-                _clear_exit(scope, gang, members.get(name, []))
-            _forget_finished(scope, gang, members.get(name, []))
+                _clear_exit(scope.facts, scope.draft, gang, members.get(name, []))
+            _forget_finished(scope.draft, gang, members.get(name, []))
             _reschedule(scope, gang, members.get(name, []), by_gang.get(name, {}), grace_over_time)
     tolerance.diagnose(scope)
     avoid(scope)
@@ -81,34 +83,34 @@ def run(scope: Scope) -> None:
 
 def _members(scope: Scope, hit: Iterable[str]) -> dict[str, list[Pod]]:
     """All pods of hit gangs and of gangs with open evictions, finished ones included; live ones in rank order."""
-    concerned = {*hit, *(key for key, memory in scope.memory.jobs.items() if memory.evicted)}
+    concerned = {*hit, *(key for key, memory in scope.draft.memory.jobs.items() if memory.evicted)}
     return {name: list(scope.members[name]) for name in sorted(concerned) if name in scope.members}
 
 
-def _forget_finished(scope: Scope, gang: Gang, pods: list[Pod]) -> None:
+def _forget_finished(draft: Draft, gang: Gang, pods: list[Pod]) -> None:
     """Forget an eviction once its pods are gone and no pod that the job needs waits for a place.
 
     A job that runs with as many pods as it needs is not restarted again for the sake of the others.
     """
-    memory = restart_scope.memory_of(scope, gang)
+    memory = restart_scope.memory_of(draft, gang)
     standing = [p for p in pods if not p.finished]
     if not memory.evicted or any(p.uid in memory.evicted for p in standing):
         return
 
     placed = sum(1 for p in standing if p.node and p.deleting is None)
     if placed == len(standing) or (gang.kind not in INDEPENDENT_KINDS and placed >= gang.min_available > 0):
-        scope.memory.jobs[gang.key] = msgspec.structs.replace(memory, evicted={})
+        draft.memory.jobs[gang.key] = msgspec.structs.replace(memory, evicted={})
 
 
 def _reschedule(scope: Scope, gang: Gang, pods: list[Pod], hits: dict[str, PodFault], grace_over_time: float) -> None:
     """Evict, mark or keep the pods of one job."""
-    memory = restart_scope.memory_of(scope, gang)
+    memory = restart_scope.memory_of(scope.draft, gang)
     kinds = frozenset(hit.kind for hit in hits.values())
     what = decisions.action_of(kinds or frozenset({FAILED}), gang.fault_scheduling, restart_scope.strategy(gang))
     if what == decisions.MARK:
         for pod in pods:
             if pod.key in hits and pod.deleting is None:
-                _annotate_for_controller(scope, gang, pod, hits[pod.key])
+                _annotate_for_controller(scope.facts, scope.draft, gang, pod, hits[pod.key])
         return
 
     # an eviction answers the faults of its pods: while one of them terminates, its fault takes no pod made since
@@ -116,14 +118,14 @@ def _reschedule(scope: Scope, gang: Gang, pods: list[Pod], hits: dict[str, PodFa
     unanswered = {p.key for p in pods if p.key in hits and p.uid not in memory.evicted}
     reason = decisions.reason_of(kinds)
     force = what in (decisions.FORCE, decisions.SWITCH)
-    ladder = restart_scope.choose(scope, gang, pods, unanswered, now=scope.now)
+    ladder = restart_scope.choose(scope, gang, pods, unanswered, now=scope.facts.now)
     chosen = costing.victims_of(scope, gang, pods, unanswered, ladder)
     going = {p.key: p for p in pods if p.key in chosen.keys or p.key in owed}
     fresh = [p for p in going.values() if p.deleting is None]
     late = [
         p
         for p in going.values()
-        if not force and p.deleting is not None and _overdue(scope, p, memory, grace_over_time)
+        if not force and p.deleting is not None and _overdue(scope.facts, p, memory, grace_over_time)
     ]
     if not fresh and not late:
         return
@@ -180,9 +182,9 @@ def _evict(
     spends = why.counted and why.reason != MAINTENANCE  # work that people planned is no attempt to repair
     blocked, until = _attempts(scope, gang, fresh or late, memory) if spends else (False, None)
     if why.exits and fresh and not blocked:
-        _exit_gracefully(scope, gang, gang.key if chosen.whole else fresh[0].key)
+        _exit_gracefully(scope.facts, scope.draft, gang, gang.key if chosen.whole else fresh[0].key)
     elif why.counted and fresh and not blocked and not chosen.whole and restart_scope.pod_level(gang):
-        _restart_processes(scope, gang, fresh[0].key)
+        _restart_processes(scope.facts, scope.draft, gang, fresh[0].key)
     for pod in [*fresh, *late]:
         overdue = pod.deleting is not None
         force = why.force or overdue
@@ -198,19 +200,23 @@ def _evict(
             message=f"{why.text}; {chosen.text}" + ("; its grace time is over" if overdue else ""),
             evidence=causes.caused(
                 _evidence(
-                    scope, gang, RuleKind.FAULT_SCHEDULING.named(gang.fault_scheduling), why.codes, _reports(scope, why)
+                    scope.facts,
+                    gang,
+                    RuleKind.FAULT_SCHEDULING.named(gang.fault_scheduling),
+                    why.codes,
+                    _reports(scope.facts, why),
                 ),
                 why.cause or causes.of_pod(pod.key, "its eviction began earlier"),
             ),
             preconditions=Preconditions(uid=pod.uid, node=pod.node),
         )
         if blocked:
-            scope.deferred.append(Deferred(action, ATTEMPTS, rfc3339(until) if until is not None else None))
+            scope.draft.deferred.append(Deferred(action, ATTEMPTS, rfc3339(until) if until is not None else None))
             continue
-        scope.actions.append(action)
-        scope.evicting.add(pod.key)
-        before = scope.reschedules.get(unit)
-        scope.reschedules[unit] = Reschedule(
+        scope.draft.actions.append(action)
+        scope.draft.evicting.add(pod.key)
+        before = scope.draft.reschedules.get(unit)
+        scope.draft.reschedules[unit] = Reschedule(
             gang=gang.key,
             reason=why.reason,
             pods=(*(before.pods if before else ()), pod.key),
@@ -220,29 +226,29 @@ def _evict(
             answered=why.answered,
             planned=why.reason == MAINTENANCE,
             failed=why.counted and why.reason == FAILED,
-            retries=restart_scope.retries_left(scope, gang),
+            retries=restart_scope.retries_left(scope.facts, scope.draft, gang),
             hits=why.hits,
         )
 
 
-def _evidence(scope: Scope, gang: Gang, rule: str, codes: tuple[str, ...], reports: tuple[str, ...]) -> Evidence:
+def _evidence(facts: Facts, gang: Gang, rule: str, codes: tuple[str, ...], reports: tuple[str, ...]) -> Evidence:
     """Evidence of a decision by the job's labels, with the job's place in Git where it comes from Git."""
-    manifest = scope.desired.manifest_index.get(owner_of(gang))
+    manifest = facts.desired.manifest_index.get(owner_of(gang))
     return Evidence(
         rule=rule,
         file=manifest.origin.file if manifest else "",
         line=manifest.origin.line if manifest else 0,
-        revision=scope.desired.revision,
+        revision=facts.desired.revision,
         codes=codes,
         reports=reports,
     )
 
 
-def _reports(scope: Scope, why: EvictionDecision) -> tuple[str, ...]:
+def _reports(facts: Facts, why: EvictionDecision) -> tuple[str, ...]:
     """The reports behind a decision; NodeD's, too, when the whole node is at fault."""
-    found = [f"kube-system/mindx-dl-deviceinfo-{n}" for n in why.nodes if n in scope.observed.reports]
+    found = [f"kube-system/mindx-dl-deviceinfo-{n}" for n in why.nodes if n in facts.observed.reports]
     if why.reason == NODE:
-        found += [f"mindx-dl/mindx-dl-nodeinfo-{n}" for n in why.nodes if n in scope.observed.node_reports]
+        found += [f"mindx-dl/mindx-dl-nodeinfo-{n}" for n in why.nodes if n in facts.observed.node_reports]
     return tuple(found)
 
 
@@ -254,26 +260,26 @@ def _attempts(scope: Scope, gang: Gang, pods: list[Pod], memory: JobMemory) -> t
         most, window = scope.fault_rules.of(view, use_of(pods[0])).reschedule_attempts
     if gang.kind in INDEPENDENT_KINDS:
         most *= max(1, gang.replicas)  # each replica is a job of its own
-    recent = sorted(t for t in memory.reschedules if t > scope.now_ms - window)
+    recent = sorted(t for t in memory.reschedules if t > scope.facts.now_ms - window)
     if len(recent) < most:
         return False, None
     return True, (recent[len(recent) - most] + window) / 1000 if most else None
 
 
-def _overdue(scope: Scope, pod: Pod, memory: JobMemory, grace_over_time: float) -> bool:
+def _overdue(facts: Facts, pod: Pod, memory: JobMemory, grace_over_time: float) -> bool:
     """Whether a graceful deletion has lasted longer than ``grace-over-time``; a forced one restarts the time."""
     asked = abs(memory.evicted.get(pod.uid, 0)) / 1000
     if not asked and pod.deleting is not None:
         asked = pod.deleting - pod.grace_seconds
-    return scope.now - asked > grace_over_time
+    return facts.now - asked > grace_over_time
 
 
-def _annotate_for_controller(scope: Scope, gang: Gang, pod: Pod, hit: PodFault) -> None:
+def _annotate_for_controller(facts: Facts, draft: Draft, gang: Gang, pod: Pod, hit: PodFault) -> None:
     """Annotate the pod for the external controller that deletes it."""
     value = f"Unhealthy-{hit.kind}"
     if external_status(pod) == value:
         return
-    scope.actions.append(
+    draft.actions.append(
         PatchObject(
             api_version="v1",
             object_kind="Pod",
@@ -283,7 +289,7 @@ def _annotate_for_controller(scope: Scope, gang: Gang, pod: Pod, hit: PodFault) 
             reason=REASONS[hit.kind],
             message=f"{hit.text}; fault-scheduling={gang.fault_scheduling} leaves the deletion to another controller",
             evidence=causes.caused(
-                _evidence(scope, gang, RuleKind.FAULT_SCHEDULING.named(gang.fault_scheduling), hit.codes, ()), hit.cause
+                _evidence(facts, gang, RuleKind.FAULT_SCHEDULING.named(gang.fault_scheduling), hit.codes, ()), hit.cause
             ),
             patch_type=PatchType.MERGE,
             preconditions=Preconditions(uid=pod.uid),
@@ -291,39 +297,40 @@ def _annotate_for_controller(scope: Scope, gang: Gang, pod: Pod, hit: PodFault) 
     )
 
 
-def _exit_gracefully(scope: Scope, gang: Gang, unit: str) -> None:
+def _exit_gracefully(facts: Facts, draft: Draft, gang: Gang, unit: str) -> None:
     """Ask the job's agents to end its processes, where it has a reset ConfigMap and no process recovery."""
     if gang.options.recovers_processes:
         return
-    if _exit_requested(scope, gang) is False:
+    if _exit_requested(facts, gang) is False:
         text = f"{gang.key}: its processes end before its pods go (subHealthyStrategy=graceExit)"
-        _signal(scope, gang, "gracefulExit", text, unit)
+        _signal(facts, draft, gang, "gracefulExit", text, unit)
 
 
-def _restart_processes(scope: Scope, gang: Gang, unit: str) -> None:
+def _restart_processes(facts: Facts, draft: Draft, gang: Gang, unit: str) -> None:
     """Ask the pods that stay to restart their processes with the new ones; process recovery does that otherwise."""
-    if not gang.options.recovers_processes and _exit_requested(scope, gang) is not None:
+    if not gang.options.recovers_processes and _exit_requested(facts, gang) is not None:
         text = f"{gang.key}: pods are rescheduled one by one, so the processes of the others start again"
-        _signal(scope, gang, "podReschedule", text, unit, rule="pod-rescheduling=on")
+        _signal(facts, draft, gang, "podReschedule", text, unit, rule="pod-rescheduling=on")
 
 
-def _clear_exit(scope: Scope, gang: Gang, pods: list[Pod]) -> None:
+def _clear_exit(facts: Facts, draft: Draft, gang: Gang, pods: list[Pod]) -> None:
     """Clear the request to exit once the evicted pods are gone, so that their replacements do not exit."""
-    evicted = restart_scope.memory_of(scope, gang).evicted
-    if _exit_requested(scope, gang) and not any(p.uid in evicted and not p.finished for p in pods):
-        _signal(scope, gang, "clear", f"{gang.key}: the pods asked to exit are gone, new ones may run", None)
+    evicted = restart_scope.memory_of(draft, gang).evicted
+    if _exit_requested(facts, gang) and not any(p.uid in evicted and not p.finished for p in pods):
+        _signal(facts, draft, gang, "clear", f"{gang.key}: the pods asked to exit are gone, new ones may run", None)
 
 
-def _exit_requested(scope: Scope, gang: Gang) -> bool | None:
+def _exit_requested(facts: Facts, gang: Gang) -> bool | None:
     """Whether the job's reset ConfigMap asks its agents to exit; None without a ConfigMap."""
-    raw = scope.observed.objects.get(ObjectKey("v1", "ConfigMap", gang.namespace, f"reset-config-{gang.name}"))
+    raw = facts.observed.objects.get(ObjectKey("v1", "ConfigMap", gang.namespace, f"reset-config-{gang.name}"))
     if raw is None:
         return None
     return resetinfo.asks_to_exit(raw)
 
 
 def _signal(
-    scope: Scope,
+    facts: Facts,
+    draft: Draft,
     gang: Gang,
     signal: str,
     text: str,
@@ -331,7 +338,7 @@ def _signal(
     *,
     rule: str = "subHealthyStrategy=graceExit",
 ) -> None:
-    scope.actions.append(
+    draft.actions.append(
         SignalJob(
             namespace=gang.namespace,
             name=gang.name,
@@ -339,7 +346,7 @@ def _signal(
             ranks=(),
             reason=REASONS[SUB] if signal != "podReschedule" else ActionReason.POD_RESCHEDULE,
             message=text,
-            evidence=_evidence(scope, gang, rule, (), ()),
+            evidence=_evidence(facts, gang, rule, (), ()),
             budget_unit=budget_unit,
         )
     )

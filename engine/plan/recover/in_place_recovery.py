@@ -38,6 +38,8 @@ from belay.engine.model.levels import NORMAL
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.wording import counted
 from belay.engine.plan import restart_scope, roles
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.health import reset
 from belay.engine.plan.health.chips import device_names
 from belay.engine.plan.node_agents import taking_orders
@@ -64,16 +66,16 @@ _UPGRADED: Final = {
 
 def run(scope: Scope) -> None:
     """Start, follow and end episodes; faults that are not tolerated are left to ``recover``."""
-    if not roles.plays(scope, "schedule"):
+    if not roles.plays(scope.facts, "schedule"):
         return  # the component that schedules also reschedules
     bad = _tolerated_chips(scope)
-    under_way = {key for key, memory in scope.memory.jobs.items() if memory.healing is not None}
+    under_way = {key for key, memory in scope.draft.memory.jobs.items() if memory.healing is not None}
     for key in sorted({*bad, *under_way}):
         gang = scope.gangs.get(key)
         if gang is None:
             continue
         chips = bad.get(key, {})
-        healing = restart_scope.memory_of(scope, gang).healing
+        healing = restart_scope.memory_of(scope.draft, gang).healing
         if healing is None:
             why = _start(scope, gang, chips)
             if why:
@@ -114,7 +116,7 @@ def _give_up(scope: Scope, gang: Gang, chips: Mapping[str, int], why: str) -> No
         _mark_hit(scope, name, mask)
     text = f"{gang.key}: its chips are not healed under it, so it is rescheduled: {why}"
     about = f"{gang.kind}/{gang.namespace}/{gang.name}"
-    scope.diagnostics.append(Diagnostic("info", about, "", 0, 0, "", text, PassCode.NOT_HEALED))
+    scope.draft.diagnostics.append(Diagnostic("info", about, "", 0, 0, "", text, PassCode.NOT_HEALED))
 
 
 # ---- start
@@ -128,8 +130,8 @@ def _start(scope: Scope, gang: Gang, chips: Mapping[str, int]) -> str:
     view = scope.nodes[name]
     if view.resetting & mask or view.recovering & mask:
         return ""  # the result of the last order is not known yet
-    pods = _pods(scope, gang)
-    why = _obstacle(scope, gang, view, pods)
+    pods = _pods(scope.facts, gang)
+    why = _obstacle(scope.facts, scope.draft, gang, view, pods)
     if why:
         return why
     pod = next(pod for pod in pods if pod.key == view.used_by[ids_of(mask)[0]])
@@ -148,29 +150,29 @@ def _start(scope: Scope, gang: Gang, chips: Mapping[str, int]) -> str:
         why = reset.exhausted(scope, view, group)
         if why:
             return why
-    if _deferred_too_long(scope, view, mask):
+    if _deferred_too_long(scope.facts, scope.draft, view, mask):
         return "budgets or maintenance windows have kept its reset back for too long"
     for group in groups:
         _order(scope, gang, view, pod, group, policy)
     return ""
 
 
-def _deferred_too_long(scope: Scope, view: NodeView, mask: int) -> bool:
+def _deferred_too_long(facts: Facts, draft: Draft, view: NodeView, mask: int) -> bool:
     """Whether faulty chips were out of service for too long without an order, so that the job must not wait on."""
-    memory = scope.memory.nodes.get(view.node.name, NodeMemory())
+    memory = draft.memory.nodes.get(view.node.name, NodeMemory())
     out = [memory.chips[chip].isolated for chip in ids_of(mask) if chip in memory.chips]
-    return any(since and scope.now_ms - since > LIMIT_MS for since in out)
+    return any(since and facts.now_ms - since > LIMIT_MS for since in out)
 
 
-def _obstacle(scope: Scope, gang: Gang, view: NodeView, pods: Sequence[Pod]) -> str:
+def _obstacle(facts: Facts, draft: Draft, gang: Gang, view: NodeView, pods: Sequence[Pod]) -> str:
     """Why the job cannot be healed in place now; empty when it can."""
-    if scope.observed.ledger_broken or not view.fresh or view.down or view.suspended or not view.node.ready:
+    if facts.observed.ledger_broken or not view.fresh or view.down or view.suspended or not view.node.ready:
         return f"node {view.node.name} takes no orders now"
-    if taking_orders(scope, view) is None:
+    if taking_orders(facts, view) is None:
         return f"node {view.node.name} has no live agent"
     if view.contradiction:
         return f"node {view.node.name} reports {view.contradiction}, which its product does not have"
-    if _config(scope, gang) is None:
+    if _config(facts, gang) is None:
         return f"there is no ConfigMap {gang.namespace}/{resetinfo.PREFIX}{gang.name} with label reset=true"
     if gang.options.process_recovery in ("on", "pause"):
         return "process recovery and resets under a job do not go together"
@@ -178,13 +180,13 @@ def _obstacle(scope: Scope, gang: Gang, view: NodeView, pods: Sequence[Pod]) -> 
         return "not all of its pods run"
     if any(use_of(pod) != TRAINING for pod in pods):
         return "it does not train"
-    if restart_scope.memory_of(scope, gang).evicted:
+    if restart_scope.memory_of(draft, gang).evicted:
         return "it is being rescheduled"
     return ""
 
 
 def _order(scope: Scope, gang: Gang, view: NodeView, pod: Pod, group: int, policy: str) -> None:
-    grace = fault_tables.grace(scope.observed, scope.cache)
+    grace = fault_tables.grace(scope.facts.observed, scope.facts.cache)
     members = ids_of(group)
     last = reset.attempts(scope, view, members)[0]
     what = ", ".join(
@@ -193,7 +195,7 @@ def _order(scope: Scope, gang: Gang, view: NodeView, pod: Pod, group: int, polic
     codes = tuple(sorted({code for c in members for code in view.chip_codes.get(c, ())}))
     report = view.report.resource_version if view.report else ""
     rule = view.product.spec.reset if view.product else None
-    scope.actions.append(
+    scope.draft.actions.append(
         ResetChips(
             node=view.node.name,
             chips=device_names(view, members),
@@ -206,11 +208,11 @@ def _order(scope: Scope, gang: Gang, view: NodeView, pod: Pod, group: int, polic
                 rule=RULE,
                 codes=codes,
                 reports=(f"kube-system/mindx-dl-deviceinfo-{view.node.name}@{report}",),
-                revision=scope.desired.revision,
+                revision=scope.facts.desired.revision,
             ),
             preconditions=Preconditions(epoch_above=last, idle=False),
             job=gang.key,
-            not_before=scope.now_ms + grace.read * 1000,
+            not_before=scope.facts.now_ms + grace.read * 1000,
             online=InPlaceReset(pod.key, pod.uid, policy, grace.heal, grace.boot),
         )
     )  # fmt: skip
@@ -222,26 +224,26 @@ def record_order(scope: Scope, action: ResetChips) -> None:
     gang = scope.gangs.get(action.job or "")
     if wanted is None or gang is None:
         return
-    before = restart_scope.memory_of(scope, gang)
+    before = restart_scope.memory_of(scope.draft, gang)
     chips = tuple(int(name.rpartition("-")[2]) for name in action.chips)
     old = before.healing
-    if old is not None and old.since == scope.now_ms:  # another ring of the same episode
+    if old is not None and old.since == scope.facts.now_ms:  # another ring of the same episode
         chips = tuple(sorted({*old.chips, *chips}))
-    epochs = {**(old.epochs if old is not None and old.since == scope.now_ms else {})}
+    epochs = {**(old.epochs if old is not None and old.since == scope.facts.now_ms else {})}
     epochs |= dict.fromkeys((str(c) for c in chips if str(c) not in epochs), action.epoch)
     policy = wanted.policy
     healing = Healing(
         node=action.node, pod=wanted.uid, chips=chips, epochs=epochs, initial=policy, policy=policy,
-        since=scope.now_ms, codes=action.evidence.codes,
+        since=scope.facts.now_ms, codes=action.evidence.codes,
     )  # fmt: skip
-    scope.memory.jobs[gang.key] = msgspec.structs.replace(before, uid=gang.uid or before.uid, healing=healing)
+    scope.draft.memory.jobs[gang.key] = msgspec.structs.replace(before, uid=gang.uid or before.uid, healing=healing)
 
 
 # ---- go on
 
 
 def _continue(scope: Scope, gang: Gang, healing: Healing, chips: Mapping[str, int]) -> None:
-    pods = _pods(scope, gang)
+    pods = _pods(scope.facts, gang)
     pod = next((p for p in pods if p.uid == healing.pod and p.deleting is None), None)
     if pod is None:
         _pod_gone(scope, gang, healing, pods, chips)
@@ -258,12 +260,12 @@ def _continue(scope: Scope, gang: Gang, healing: Healing, chips: Mapping[str, in
             _mark_hit(scope, name, mask)
     up_to_date = _write_status(scope, gang, pod, healing)
     if healing.ended == _OK and up_to_date and _clean(view, healing):
-        _remember(scope, gang, None)
+        _remember(scope.draft, gang, None)
         return
-    if healing.ended == _OK and scope.now_ms - healing.at > LIMIT_MS:
-        _remember(scope, gang, None)  # the fault persists or returned: assess it as a new one
+    if healing.ended == _OK and scope.facts.now_ms - healing.at > LIMIT_MS:
+        _remember(scope.draft, gang, None)  # the fault persists or returned: assess it as a new one
         return
-    _remember(scope, gang, healing)
+    _remember(scope.draft, gang, healing)
 
 
 def _with_progress(scope: Scope, gang: Gang, healing: Healing, chips: Mapping[str, int]) -> Healing:
@@ -272,8 +274,8 @@ def _with_progress(scope: Scope, gang: Gang, healing: Healing, chips: Mapping[st
     elsewhere = any(mask & ~(own if name == healing.node else 0) for name, mask in chips.items())
     view = scope.nodes.get(healing.node)
     if elsewhere or view is None or view.down or _hit_otherwise(scope, gang):
-        return _ended(scope, healing, _FAILED)
-    agent = scope.observed.agents.get(healing.node)
+        return _ended(scope.facts, healing, _FAILED)
+    agent = scope.facts.observed.agents.get(healing.node)
     rows = {chip: agent.chips[chip] for chip in healing.chips if agent and chip in agent.chips}
     answers = [
         rows[chip].reset_result
@@ -281,11 +283,11 @@ def _with_progress(scope: Scope, gang: Gang, healing: Healing, chips: Mapping[st
         if chip in rows and rows[chip].reset_epoch_done >= healing.epochs.get(str(chip), 0)
     ]
     if any(not answer.startswith(_OK) for answer in answers):
-        return _ended(scope, healing, _FAILED)
+        return _ended(scope.facts, healing, _FAILED)
     if len(answers) == len(healing.chips):
-        return _ended(scope, healing, _OK)
-    if scope.now_ms - healing.since > LIMIT_MS:
-        return _ended(scope, healing, _FAILED)
+        return _ended(scope.facts, healing, _OK)
+    if scope.facts.now_ms - healing.since > LIMIT_MS:
+        return _ended(scope.facts, healing, _FAILED)
     stages = {row.reset_stage for row in rows.values()}
     if stages & _UPGRADED.get(healing.initial, frozenset()) and healing.policy != in_place_recovery.RESET:
         return msgspec.structs.replace(healing, policy=in_place_recovery.RESET)
@@ -294,16 +296,16 @@ def _with_progress(scope: Scope, gang: Gang, healing: Healing, chips: Mapping[st
 
 def _hit_otherwise(scope: Scope, gang: Gang) -> bool:
     """Whether another fault evicts the job anyway."""
-    for pod in _pods(scope, gang):
+    for pod in _pods(scope.facts, gang):
         view = scope.nodes.get(pod.node)
         if view is not None and view.hit & mask_of(list(chip_ids(pod))):
             return True
     return False
 
 
-def _ended(scope: Scope, healing: Healing, how: str) -> Healing:
+def _ended(facts: Facts, healing: Healing, how: str) -> Healing:
     policy = in_place_recovery.ISOLATE if how == _FAILED else healing.policy
-    return msgspec.structs.replace(healing, ended=how, at=scope.now_ms, policy=policy)
+    return msgspec.structs.replace(healing, ended=how, at=facts.now_ms, policy=policy)
 
 
 def _pod_gone(scope: Scope, gang: Gang, healing: Healing, pods: Sequence[Pod], chips: Mapping[str, int]) -> None:
@@ -311,10 +313,10 @@ def _pod_gone(scope: Scope, gang: Gang, healing: Healing, pods: Sequence[Pod], c
     if any(pod.uid == healing.pod for pod in pods):
         for name, mask in chips.items():
             _mark_hit(scope, name, mask)
-        _remember(scope, gang, healing)
+        _remember(scope.draft, gang, healing)
         return
-    if _ranks(scope, gang):
-        scope.actions.append(
+    if _ranks(scope.facts, gang):
+        scope.draft.actions.append(
             SignalJob(
                 namespace=gang.namespace,
                 name=gang.name,
@@ -325,9 +327,9 @@ def _pod_gone(scope: Scope, gang: Gang, healing: Healing, pods: Sequence[Pod], c
                 evidence=Evidence(rule=RULE),
             )
         )
-        _remember(scope, gang, healing)
+        _remember(scope.draft, gang, healing)
         return
-    _remember(scope, gang, None)
+    _remember(scope.draft, gang, None)
     for name, mask in chips.items():
         _mark_hit(scope, name, mask)
 
@@ -338,10 +340,10 @@ def _clean(view: NodeView | None, healing: Healing) -> bool:
     return view is None or (view.fresh and not (view.tolerated | view.resetting | view.recovering) & own)
 
 
-def _remember(scope: Scope, gang: Gang, healing: Healing | None) -> None:
-    before = restart_scope.memory_of(scope, gang)
+def _remember(draft: Draft, gang: Gang, healing: Healing | None) -> None:
+    before = restart_scope.memory_of(draft, gang)
     if before.healing != healing:
-        scope.memory.jobs[gang.key] = msgspec.structs.replace(before, healing=healing)
+        draft.memory.jobs[gang.key] = msgspec.structs.replace(before, healing=healing)
 
 
 # ---- status for the training managers
@@ -358,9 +360,9 @@ def _write_status(scope: Scope, gang: Gang, pod: Pod, healing: Healing) -> bool:
         )
         for rank, logic in _members(scope, pod, healing)
     ]
-    if _ranks(scope, gang) == wanted or _config(scope, gang) is None:
+    if _ranks(scope.facts, gang) == wanted or _config(scope.facts, gang) is None:
         return True
-    scope.actions.append(
+    scope.draft.actions.append(
         SignalJob(
             namespace=gang.namespace,
             name=gang.name,
@@ -395,9 +397,9 @@ def _logic_id(view: NodeView | None, chip: int) -> int:
     return number if isinstance(number, int) else chip
 
 
-def _ranks(scope: Scope, gang: Gang) -> list[dict[str, Any]]:
+def _ranks(facts: Facts, gang: Gang) -> list[dict[str, Any]]:
     """The ranks that the ConfigMap names now; empty when it cannot be read."""
-    raw = _config(scope, gang)
+    raw = _config(facts, gang)
     if raw is None:
         return []
     try:
@@ -407,16 +409,16 @@ def _ranks(scope: Scope, gang: Gang) -> list[dict[str, Any]]:
     return ranks
 
 
-def _config(scope: Scope, gang: Gang) -> dict[str, Any] | None:
+def _config(facts: Facts, gang: Gang) -> dict[str, Any] | None:
     """The job's reset ConfigMap; None when its owner made none."""
-    raw = scope.observed.objects.get(ObjectKey("v1", "ConfigMap", gang.namespace, f"{resetinfo.PREFIX}{gang.name}"))
+    raw = facts.observed.objects.get(ObjectKey("v1", "ConfigMap", gang.namespace, f"{resetinfo.PREFIX}{gang.name}"))
     labelled = raw is not None and ((raw.get("metadata") or {}).get("labels") or {}).get("reset") == "true"
     return dict(raw) if raw is not None and labelled else None
 
 
-def _pods(scope: Scope, gang: Gang) -> list[Pod]:
+def _pods(facts: Facts, gang: Gang) -> list[Pod]:
     """The job's pods that are not finished."""
-    found = (scope.observed.pods.get(key) for key in gang.pods)
+    found = (facts.observed.pods.get(key) for key in gang.pods)
     return [pod for pod in found if pod is not None and not pod.finished]
 
 

@@ -14,6 +14,8 @@ from belay.engine.model.cluster import Node, Pod
 from belay.engine.model.jobs import INDEPENDENT_KINDS, Gang
 from belay.engine.model.node_options import cordon_rule
 from belay.engine.plan import restart_scope
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.node_view import NodeView
 from belay.engine.plan.scope import Scope
 
@@ -23,7 +25,7 @@ REFUSED_AT_SHUTDOWN: Final = "NodeShutdown"
 SHUTDOWN: Final = frozenset({"Terminated", "Shutdown", REFUSED_AT_SHUTDOWN})
 
 
-def drained_by_others(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None) -> bool:
+def drained_by_others(facts: Facts, draft: Draft, gang: Gang, pod: Pod, view: NodeView | None) -> bool:
     """Whether the pod goes because others empty its node: they have cordoned or tainted it, and the pod is being
     deleted, not by Belay.
 
@@ -31,9 +33,9 @@ def drained_by_others(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None)
     """
     if pod.deleting is None or view is None or not _emptied_by_others(pod, view.node):
         return False
-    if gang.kind in INDEPENDENT_KINDS or pod.uid in restart_scope.memory_of(scope, gang).evicted:
+    if gang.kind in INDEPENDENT_KINDS or pod.uid in restart_scope.memory_of(draft, gang).evicted:
         return False
-    staying = [key for key in gang.pods if scope.observed.pods[key].deleting is None]
+    staying = [key for key in gang.pods if facts.observed.pods[key].deleting is None]
     return 0 < len(staying) < gang.replicas
 
 

@@ -14,6 +14,7 @@ from belay.engine.model.jobs import Gang
 from belay.engine.model.levels import FaultAction, NodeLevel, SwitchLevel
 from belay.engine.model.pod_options import fault_type, has_handed_over
 from belay.engine.plan import causes, restart_scope, roles
+from belay.engine.plan.draft import Draft
 from belay.engine.plan.health import node_faults
 from belay.engine.plan.node_view import MAINTENANCE, NodeView
 from belay.engine.plan.recover import maintenance
@@ -30,18 +31,18 @@ def pod_faults(scope: Scope) -> dict[str, PodFault]:
     moved = {key: gang for key, gang in scope.gangs.items() if gang.fault_scheduling != "off"}
     if not moved:
         return found
-    missing, mass = node_faults.missing_nodes(scope)
+    missing, mass = node_faults.missing_nodes(scope.facts)
     for key, name in scope.gang_of.items():
-        gang, pod = moved.get(name), scope.observed.pods[key]
+        gang, pod = moved.get(name), scope.facts.observed.pods[key]
         if gang is None or not pod.owner_kind:
             continue  # no controller would replace a bare pod
-        if not roles.schedules(scope, pod):
+        if not roles.schedules(scope.facts, pod):
             continue  # its own scheduler moves it
         view = scope.nodes.get(pod.node)
         if view is not None and view.suspended:
             continue
         hit = _fault_of(scope, gang, pod, view, pod.node in missing and not mass)
-        if hit is not None and not ended(scope.observed.objects.get(owner_of(gang))):
+        if hit is not None and not ended(scope.facts.observed.objects.get(owner_of(gang))):
             found[key] = hit  # an ended job has nothing to run elsewhere, and its pods keep their logs
     return found
 
@@ -55,16 +56,20 @@ def _fault_of(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: b
             return whole
         if bad:
             return _chip_fault(scope, view, bad, CARD)
-    if lost and pod.holds_chips and (gang.options.shard or MAIN_SHARD) == scope.shard:
+    if lost and pod.holds_chips and (gang.options.shard or MAIN_SHARD) == scope.facts.shard:
         gone = causes.of_missing_node(pod.node)
         return PodFault(NODE, (HEARTBEAT,), f"node {pod.node} does not exist any more", gone)
-    if maintenance.drained_by_others(scope, gang, pod, view):
+    if maintenance.drained_by_others(scope.facts, scope.draft, gang, pod, view):
         drained = causes.of_pod(pod.key, "deleted from a node that others cordoned or tainted")
         text = f"pod {pod.key} is evicted from node {pod.node}, which others drain"
         return PodFault(MAINTENANCE, (), text, drained)
     if maintenance.ended_by_shutdown(gang, pod):
         return _shutdown(scope, gang, pod)
-    if restart_scope.failed(pod) and restart_scope.retries_left(scope, gang) > 0 and _counts_as_retry(scope, gang, pod):
+    if (
+        restart_scope.failed(pod)
+        and restart_scope.retries_left(scope.facts, scope.draft, gang) > 0
+        and _counts_as_retry(scope.draft, gang, pod)
+    ):
         return PodFault(FAILED, (), f"pod {pod.key} failed", causes.of_pod(pod.key, "Failed"))
     label = relations.worse(fault_type(pod), scope.blamed.get(pod.key, ""))
     if label == "Separate":
@@ -89,7 +94,7 @@ def _fault_of(scope: Scope, gang: Gang, pod: Pod, view: NodeView | None, lost: b
 
 def _of_whole_node(scope: Scope, gang: Gang, pod: Pod, view: NodeView, bad: int) -> PodFault | None:
     """The fault by which every pod of the node goes, None where this one stays; ``bad``: faulty chips that it holds."""
-    if view.down == MAINTENANCE and view.waits and awaits_its_deletion(gang, pod, scope.observed.pods):
+    if view.down == MAINTENANCE and view.waits and awaits_its_deletion(gang, pod, scope.facts.observed.pods):
         return None
     if view.down == MAINTENANCE and not bad:
         text = f"node {pod.node} is in maintenance ({view.maintenance})"
@@ -110,13 +115,13 @@ def _shutdown(scope: Scope, gang: Gang, pod: Pod) -> PodFault | None:
     return PodFault(MAINTENANCE, (), f"pod {pod.key} was ended by the shutdown of node {pod.node}", shut)
 
 
-def _counts_as_retry(scope: Scope, gang: Gang, pod: Pod) -> bool:
+def _counts_as_retry(draft: Draft, gang: Gang, pod: Pod) -> bool:
     """Whether the failed pod counts for retries; reports a restartPolicy that rules retries out."""
     if restart_scope.retryable(gang, pod):
         return True
     text = f"kubelet restarts containers under {pod.restart_policy}: fault-retry-times needs Never and is not applied"
     field, code = "spec.restartPolicy", PassCode.RETRIES_NOT_COUNTED
-    scope.diagnostics.append(Diagnostic("warning", f"Pod/{pod.key}", "", 0, 0, field, text, code))
+    draft.diagnostics.append(Diagnostic("warning", f"Pod/{pod.key}", "", 0, 0, field, text, code))
     return False
 
 
@@ -148,7 +153,7 @@ def _relation_fault(scope: Scope, gang: Gang, pod: Pod, kind: str) -> PodFault |
     """The pod's relation fault with its codes; None when no relation fault names the pod's hardware."""
     if pod.key not in scope.blamed:
         return None
-    rows = restart_scope.memory_of(scope, gang).related
+    rows = restart_scope.memory_of(scope.draft, gang).related
     blaming = {r.code for r in rows if r.node == pod.node and r.executed}
     codes = tuple(sorted(blaming | {r.code for r in rows if r.code in relations.TRIGGERS}))
     text = f"pod {pod.key} is on hardware that relation faults blame ({', '.join(codes)})"

@@ -47,8 +47,8 @@ def with_summaries(
     text = gang.options.recovery_summaries
     if not text:
         return memory
-    for one in scope.cache[_READ].of(gang.key, text, lambda: summary.read(text)):
-        if one.begun <= memory.accounted or one.begun > scope.now_ms:
+    for one in scope.facts.cache[_READ].of(gang.key, text, lambda: summary.read(text)):
+        if one.begun <= memory.accounted or one.begun > scope.facts.now_ms:
             continue  # known, or written by a clock that is ahead: a later pass enters it
         met = next((i for i, known in enumerate(memory.recoveries) if _same_loss(known, one)), None)
         if met is not None:
@@ -94,7 +94,7 @@ def _with_recovery(
     charge: Callable[[JobMemory, Recovery], JobMemory],
 ) -> JobMemory:
     """The memory with a recovery in which the planner took no part."""
-    pods = [scope.observed.pods[key] for key in gang.pods]
+    pods = [scope.facts.observed.pods[key] for key in gang.pods]
     hit = [pod for index, pod in enumerate(pods) if _rank(pod, index) in set(one.pods)]
     level = RecoveryLevel(one.level) if one.level in set(RecoveryLevel) else RecoveryLevel.PROCESS
     new = Recovery(
@@ -135,7 +135,7 @@ def _estimates(
     if known is None or not hit:
         return ()
     known = msgspec.structs.replace(known, retry=_retry(memory, known))
-    levels = set(costing.allowed_levels(scope, gang, pods, {pod.key: PROCESS for pod in hit}, hit))
+    levels = set(costing.allowed_levels(scope.facts, scope.draft, gang, pods, {pod.key: PROCESS for pod in hit}, hit))
     levels |= {RecoveryLevel(one.level)} if one.level in set(RecoveryLevel) else set()
     retried = one.level == RecoveryLevel.RETRY and "retry" in gang.options.recover_strategies
     levels |= {RecoveryLevel.RETRY} if retried else set()

@@ -19,6 +19,7 @@ from belay.engine.model.history_lines import bounded
 from belay.engine.model.jobs import Gang
 from belay.engine.model.labels import TRAINING_TIME
 from belay.engine.plan import restart_scope
+from belay.engine.plan.draft import Draft
 from belay.engine.plan.recover import recovery_costs
 from belay.engine.plan.recover.decisions import PROCESS, REASONS
 from belay.engine.plan.scope import Scope
@@ -33,46 +34,46 @@ _FROM_CHECKPOINT: Final = frozenset({RecoveryLevel.POD, RecoveryLevel.JOB, Recov
 def run(scope: Scope) -> None:
     """Open the recoveries that this pass decided, and close those that ended."""
     reported = (key for key, gang in scope.gangs.items() if gang.options.recovery_summaries is not None)
-    known = (key for key, memory in scope.memory.jobs.items() if memory.records or memory.recoveries)
+    known = (key for key, memory in scope.draft.memory.jobs.items() if memory.records or memory.recoveries)
     for key in sorted({*known, *scope.choices, *reported}):
-        memory, gang = scope.memory.jobs.get(key, JobMemory()), scope.gangs.get(key)
+        memory, gang = scope.draft.memory.jobs.get(key, JobMemory()), scope.gangs.get(key)
         if gang is None:
             continue
         memory = _with_summaries(scope, gang, memory)
         choice = scope.choices.get(key)
         starts = choice is not None and choice.chosen.level is RecoveryLevel.IN_PLACE
         if starts and not (memory.recoveries and not memory.recoveries[-1].back):
-            scope.memory.jobs[key] = _opened(scope, gang, restart_scope.memory_of(scope, gang))
-        elif memory.records and memory.records[0].time == scope.now_ms:
-            scope.memory.jobs[key] = _opened(scope, gang, memory)
+            scope.draft.memory.jobs[key] = _opened(scope, gang, restart_scope.memory_of(scope.draft, gang))
+        elif memory.records and memory.records[0].time == scope.facts.now_ms:
+            scope.draft.memory.jobs[key] = _opened(scope, gang, memory)
         elif memory.recoveries and not memory.recoveries[-1].back:
-            scope.memory.jobs[key] = _closed(scope, gang, memory)
+            scope.draft.memory.jobs[key] = _closed(scope, gang, memory)
 
 
 def _with_summaries(scope: Scope, gang: Gang, memory: JobMemory) -> JobMemory:
     after = recovery_costs.with_summaries(scope, gang, memory, _with_costs)
     if after is not memory:
         after = msgspec.structs.replace(after, recoveries=after.recoveries[-MAX_RECOVERIES:])
-        scope.memory.jobs[gang.key] = after
+        scope.draft.memory.jobs[gang.key] = after
     return after
 
 
 def _opened(scope: Scope, gang: Gang, memory: JobMemory) -> JobMemory:
     """The memory with the recovery that begins; an open one is extended instead."""
     evictions = [
-        action for action in scope.actions
+        action for action in scope.draft.actions
         if isinstance(action, EvictPod) and action.owner is not None
         and scope.gang_of.get(f"{action.namespace}/{action.pod}") == gang.key
     ]  # fmt: skip
     whole = any(action.budget_unit == gang.key for action in evictions)
-    pods = [scope.observed.pods[key] for key in gang.pods]
+    pods = [scope.facts.observed.pods[key] for key in gang.pods]
     choice = scope.choices.get(gang.key)
     level = _level(gang, whole) if choice is None else choice.chosen.level
     if whole and level not in (RecoveryLevel.JOB, RecoveryLevel.WAIT):
         level = RecoveryLevel.JOB  # the restart was widened
     names = {task[1] for task in memory.records[0].tasks} if memory.records else set()
     new = Recovery(
-        at=scope.now_ms,
+        at=scope.facts.now_ms,
         level=str(level),
         reason=next((action.reason for action in evictions), REASONS[PROCESS]),
         codes=(choice.codes if choice else _codes(evictions))[:CODES],
@@ -81,7 +82,7 @@ def _opened(scope: Scope, gang: Gang, memory: JobMemory) -> JobMemory:
         redone=_redone(level, choice.known.checkpoint, choice.known.scale) if choice is not None else 0,
         estimates=tuple((str(e.level), round(e.seconds), round(e.cost)) for e in choice.weighed) if choice else (),
     )
-    seen, isolated = _first_seen(scope, {pod.node for pod in pods}, new.codes)
+    seen, isolated = _first_seen(scope.draft, {pod.node for pod in pods}, new.codes)
     new = msgspec.structs.replace(new, seen=seen, isolated=isolated)
     past = memory.recoveries
     if past and not past[-1].back:
@@ -95,12 +96,12 @@ def _opened(scope: Scope, gang: Gang, memory: JobMemory) -> JobMemory:
     return msgspec.structs.replace(memory, recoveries=(*past, new)[-MAX_RECOVERIES:])
 
 
-def _first_seen(scope: Scope, nodes: set[str], codes: tuple[str, ...]) -> tuple[int, int]:
+def _first_seen(draft: Draft, nodes: set[str], codes: tuple[str, ...]) -> tuple[int, int]:
     """When the first of these codes that are present was seen on a chip of the nodes, and when the first such chip was
     isolated (Unix ms, 0: none is)."""
     seen, isolated = [], []
     for node in nodes:
-        memory = scope.memory.nodes.get(node)
+        memory = draft.memory.nodes.get(node)
         for chip in memory.chips.values() if memory is not None else ():
             present = [known.first for code in codes if (known := chip.codes.get(code)) is not None and known.present]
             if present:
@@ -130,19 +131,19 @@ def _level(gang: Gang, whole: bool) -> RecoveryLevel:
 def _closed(scope: Scope, gang: Gang, memory: JobMemory) -> JobMemory:
     """The memory with the recovery closed once training resumed; before, with the time from which its pods run."""
     one = memory.recoveries[-1]
-    pods = [scope.observed.pods[key] for key in gang.pods]
+    pods = [scope.facts.observed.pods[key] for key in gang.pods]
     old = any(pod.uid in memory.evicted for pod in pods)
     running = len(pods) >= max(gang.min_available, 1) and all(pod.phase == "Running" for pod in pods)
     if one.level == RecoveryLevel.IN_PLACE and gang.key in scope.choices:
         return memory
-    if old or not running or len(pods) < gang.replicas or any(pod.key in scope.evicting for pod in pods):
+    if old or not running or len(pods) < gang.replicas or any(pod.key in scope.draft.evicting for pod in pods):
         return memory
     made = [round(pod.started * 1000) for pod in pods if pod.started is not None and pod.created * 1000 >= one.at]
     if made and not one.running:
-        placed = min(max(made), scope.now_ms)
-        one = msgspec.structs.replace(one, placed=placed, running=max(placed, scope.now_ms))
+        placed = min(max(made), scope.facts.now_ms)
+        one = msgspec.structs.replace(one, placed=placed, running=max(placed, scope.facts.now_ms))
         memory = msgspec.structs.replace(memory, recoveries=(*memory.recoveries[:-1], one))
-    back = _training_resumed(pods, one.at, scope.now_ms)
+    back = _training_resumed(pods, one.at, scope.facts.now_ms)
     if back is None:
         return memory
     # processes may report earlier than a pass sees their pods run

@@ -34,6 +34,8 @@ from belay.engine.model.plan import Deferred
 from belay.engine.model.rules import RuleKind
 from belay.engine.model.times import rfc3339
 from belay.engine.plan.budgets import BudgetDemand, BudgetRefusal, BudgetTracker
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.preempt import messages, nomination
 from belay.engine.plan.safety import record, refused_evictions
 from belay.engine.plan.safety.repeats import RepeatBrake
@@ -56,27 +58,29 @@ def run(scope: Scope) -> None:
     ledger = BudgetTracker(scope)
     budget_filter = _BudgetFilter(scope, ledger)
     kept: list[AnyAction] = []
-    for action in scope.actions:
+    for action in scope.draft.actions:
         kept.extend(budget_filter.admit(action))
-    scope.actions = kept
+    scope.draft.actions = kept
     budget_filter.report_deferred_preemptions()
     budget_filter.report_delayed_deletions()
     budget_filter.brake.close()
-    scope.memory.budgets = ledger.spent()
-    scope.budgets = ledger.uses()
+    scope.draft.memory.budgets = ledger.spent()
+    scope.budgets, scope.held_prune = ledger.uses(), budget_filter.pruning.held
     record.record_actions(scope)
     refused_evictions.record(scope)
     nomination.record_evictions(scope)
-    if scope.observed.reserved_broken and any(item.budget == BROKEN for item in scope.deferred):
+    if scope.facts.observed.reserved_broken and any(item.budget == BROKEN for item in scope.draft.deferred):
         message = (
             "what shards have reserved of the budgets cannot be read, so nothing disruptive is done: mend or delete it"
         )
         where = f"ConfigMap/{names.SYSTEM}/{names.BUDGET}"
         field, code = f"data.{reservations.KEY}", PassCode.BUDGET_UNREADABLE
-        scope.diagnostics.append(Diagnostic("error", where, "", 0, 0, field, message, code))
-    if scope.desired.budget_broken and any(item.budget == BROKEN for item in scope.deferred):
+        scope.draft.diagnostics.append(Diagnostic("error", where, "", 0, 0, field, message, code))
+    if scope.facts.desired.budget_broken and any(item.budget == BROKEN for item in scope.draft.deferred):
         message = "a safety budget cannot be read, so nothing disruptive is done: correct the document"
-        scope.diagnostics.append(Diagnostic("error", "SafetyBudget", "", 0, 0, "", message, PassCode.BUDGET_UNREADABLE))
+        scope.draft.diagnostics.append(
+            Diagnostic("error", "SafetyBudget", "", 0, 0, "", message, PassCode.BUDGET_UNREADABLE)
+        )
 
 
 class _BudgetFilter:
@@ -86,17 +90,17 @@ class _BudgetFilter:
         self._scope, self._ledger = scope, ledger
         self.brake = RepeatBrake(scope)
         self._job_of = _jobs_of_units(scope)
-        self._broken = scope.desired.budget_broken or scope.observed.reserved_broken
+        self._broken = scope.facts.desired.budget_broken or scope.facts.observed.reserved_broken
         self._units: dict[str, BudgetRefusal | None] = {}
         self._held_isolations: dict[str, tuple[int | None, BudgetRefusal]] = {}
         self._not_isolated: dict[str, tuple[int, BudgetRefusal]] = {}
         self._nodes_of = _nodes_of_units(scope)
-        self._newly_evicted = _newly_evicted_units(scope)
+        self._newly_evicted = _newly_evicted_units(scope.facts, scope.draft)
         self._fault_pools = _pools_with_fault_evictions(scope)
-        self._pruning = Pruning(scope, ledger)
+        self.pruning = Pruning(scope, ledger)
         self._windows = [
             (item.document.name, item.document.spec.windows)
-            for item in sorted(scope.desired.budgets, key=lambda item: item.document.name)
+            for item in sorted(scope.facts.desired.budgets, key=lambda item: item.document.name)
             if item.document.spec.windows
         ]
         self._window_refusals: dict[tuple[str, frozenset[str]], BudgetRefusal | None] = {}
@@ -110,7 +114,7 @@ class _BudgetFilter:
             if closed_window is None:
                 return self._admit_isolation(action)
             self._hold_chips(action.node, action.chips, closed_window)
-            self._scope.deferred.append(_deferred(action, closed_window))
+            self._scope.draft.deferred.append(_deferred(action, closed_window))
             return ()
         refusal = self._refusal(action)
         if refusal is None:
@@ -120,14 +124,14 @@ class _BudgetFilter:
 
     def report_delayed_deletions(self) -> None:
         """Report which deletions wait for a window, until when, and what confirms or stops them."""
-        self._pruning.report_delayed()
+        self.pruning.report_delayed()
 
     def report_deferred_preemptions(self) -> None:
         """Report what defers the victims of a waiting job, in place of the list of its victims."""
         for key, (units, refusal) in sorted(self._without_room.items()):
             until = rfc3339(refusal.until) if refusal.until is not None else ""
             name = "a budget that cannot be read" if refusal.budget == BROKEN else refusal.budget
-            messages.amend(self._scope, self._scope.gangs[key], messages.held_back(units, name, until))
+            messages.amend(self._scope.draft, self._scope.gangs[key], messages.held_back(units, name, until))
 
     def _refusal(self, action: AnyAction) -> BudgetRefusal | None:
         """Why the action must wait; None when it may run now, which spends the budgets."""
@@ -151,7 +155,7 @@ class _BudgetFilter:
         """Spend what a disruptive action without a budget unit needs; the refusal of the budget that lacks it."""
         match action:
             case DeleteObject():
-                return self._pruning.refusal(action)
+                return self.pruning.refusal(action)
             case ResetChips():
                 demand = BudgetDemand(kind, f"{action.node}/{action.chips[0]}", 1, (action.node,))
                 return self._deferred_isolation_of(action) or self._take(demand, action)
@@ -167,8 +171,8 @@ class _BudgetFilter:
 
     def _unit_refusal(self, unit: str) -> BudgetRefusal | None:
         """The one answer for all actions on an evicted unit, decided at the first of them."""
-        if unit not in self._units and unit in self._scope.displaced:
-            self._decide_preemption(self._scope.displaced[unit].preemptor)
+        if unit not in self._units and unit in self._scope.draft.displaced:
+            self._decide_preemption(self._scope.draft.displaced[unit].preemptor)
         if unit not in self._units:
             self._units[unit] = self._decide_unit(unit)
         return self._units[unit]
@@ -183,7 +187,7 @@ class _BudgetFilter:
             if held is not None:
                 return held
         nodes = tuple(sorted(node for node in chips_by_node if node))
-        reschedule = self._scope.reschedules.get(unit)
+        reschedule = self._scope.draft.reschedules.get(unit)
         if reschedule is None or reschedule.spends:
             closed_window = self._closed_window("EvictPod", nodes)
             if closed_window is not None:
@@ -206,11 +210,11 @@ class _BudgetFilter:
         views = (self._scope.nodes.get(node) for node in self._nodes_of.get(action.budget_unit or "", {}))
         if not any(view is not None and view.pool in self._fault_pools for view in views):
             return None
-        return BudgetRefusal(ONE_METHOD, self._scope.now + NEXT_PASS)
+        return BudgetRefusal(ONE_METHOD, self._scope.facts.now + NEXT_PASS)
 
     def _decide_preemption(self, preemptor: str) -> None:
         """Admit or defer together all units evicted for the same job: fewer would cost work and make no room."""
-        rows = {unit: row for unit, row in sorted(self._scope.displaced.items()) if row.preemptor == preemptor}
+        rows = {unit: row for unit, row in sorted(self._scope.draft.displaced.items()) if row.preemptor == preemptor}
         demands = [
             BudgetDemand("EvictPod", unit, 1, tuple(sorted(node for node in self._nodes_of.get(unit, {}) if node)))
             for unit, row in rows.items()
@@ -255,7 +259,7 @@ class _BudgetFilter:
         refusal = self._ledger.take(demand._replace(weight=len(later))) or BudgetRefusal("", None)
         rest = msgspec.structs.replace(action, chips=later)
         self._hold_chips(action.node, later, refusal)
-        self._scope.deferred.append(_deferred(rest, refusal))
+        self._scope.draft.deferred.append(_deferred(rest, refusal))
         return (msgspec.structs.replace(action, chips=now),) if now else ()
 
     def _hold_chips(self, node: str, names: tuple[str, ...], refusal: BudgetRefusal) -> None:
@@ -271,21 +275,21 @@ class _BudgetFilter:
             return None
         pools = frozenset(view.pool for node in nodes if (view := self._scope.nodes.get(node)) is not None)
         if (kind, pools) not in self._window_refusals:
-            found = ((name, closed(windows, kind, pools, self._scope.now)) for name, windows in self._windows)
+            found = ((name, closed(windows, kind, pools, self._scope.facts.now)) for name, windows in self._windows)
             shut = [BudgetRefusal(name, verdict.until) for name, verdict in found if verdict is not None]
             latest = max(shut, key=lambda refusal: (refusal.until is None, refusal.until or 0.0), default=None)
             self._window_refusals[(kind, pools)] = latest
         return self._window_refusals[(kind, pools)]
 
     def _defer(self, action: AnyAction, refusal: BudgetRefusal) -> None:
-        confirm = self._pruning.confirm(action) if isinstance(action, DeleteObject) else ""
-        self._scope.deferred.append(_deferred(action, refusal, confirm))
+        confirm = self.pruning.confirm(action) if isinstance(action, DeleteObject) else ""
+        self._scope.draft.deferred.append(_deferred(action, refusal, confirm))
         if isinstance(action, DeleteObject) and action.budget_unit in self._scope.gangs:
-            self._scope.evicting -= set(self._scope.gangs[action.budget_unit].pods)
+            self._scope.draft.evicting -= set(self._scope.gangs[action.budget_unit].pods)
         if isinstance(action, EvictPod):
-            self._scope.evicting.discard(f"{action.namespace}/{action.pod}")
-            self._scope.reschedules.pop(action.budget_unit, None)
-            row = self._scope.displaced.pop(action.budget_unit, None)
+            self._scope.draft.evicting.discard(f"{action.namespace}/{action.pod}")
+            self._scope.draft.reschedules.pop(action.budget_unit, None)
+            row = self._scope.draft.displaced.pop(action.budget_unit, None)
             if row is not None and row.preemptor in self._scope.gangs:
                 units = self._without_room.get(row.preemptor, (0, refusal))[0]
                 self._without_room[row.preemptor] = (units + 1, refusal)
@@ -304,9 +308,9 @@ def _involuntary(action: EvictPod | DeleteObject) -> bool:
 def _pools_with_fault_evictions(scope: Scope) -> frozenset[str]:
     """Pools with pods that this pass evicts for a fault."""
     found = set()
-    for action in scope.actions:
+    for action in scope.draft.actions:
         if isinstance(action, EvictPod) and action.evidence.rule_kind is RuleKind.FAULT_SCHEDULING:
-            pod = scope.observed.pods.get(f"{action.namespace}/{action.pod}")
+            pod = scope.facts.observed.pods.get(f"{action.namespace}/{action.pod}")
             view = scope.nodes.get(pod.node) if pod is not None else None
             if view is not None:
                 found.add(view.pool)
@@ -322,14 +326,14 @@ def _deferred(action: AnyAction, refusal: BudgetRefusal, confirm: str = "") -> D
     return Deferred(action, refusal.budget, rfc3339(refusal.until) if refusal.until is not None else None, confirm)
 
 
-def _newly_evicted_units(scope: Scope) -> set[str]:
+def _newly_evicted_units(facts: Facts, draft: Draft) -> set[str]:
     """Units with a pod to evict that is not terminating yet, or with a workload to delete."""
     found = set()
-    for action in scope.actions:
+    for action in draft.actions:
         if isinstance(action, DeleteObject) and action.budget_unit is not None:
             found.add(action.budget_unit)
         elif isinstance(action, EvictPod):
-            pod = scope.observed.pods.get(f"{action.namespace}/{action.pod}")
+            pod = facts.observed.pods.get(f"{action.namespace}/{action.pod}")
             if pod is not None and pod.deleting is None:
                 found.add(action.budget_unit)
     return found
@@ -338,7 +342,7 @@ def _newly_evicted_units(scope: Scope) -> set[str]:
 def _jobs_of_units(scope: Scope) -> dict[str, str]:
     """The job of each unit with pods to evict."""
     found: dict[str, str] = {}
-    for action in scope.actions:
+    for action in scope.draft.actions:
         if isinstance(action, EvictPod) and action.budget_unit not in found:
             owner = action.owner
             place = f"{action.namespace}/{owner.kind}/{owner.name}" if owner else f"{action.namespace}/Pod/{action.pod}"
@@ -349,16 +353,16 @@ def _jobs_of_units(scope: Scope) -> dict[str, str]:
 def _nodes_of_units(scope: Scope) -> dict[str, dict[str, int]]:
     """Per eviction unit its pods' nodes, each with the mask of their chips."""
     out: dict[str, dict[str, int]] = {}
-    for action in scope.actions:
+    for action in scope.draft.actions:
         if isinstance(action, EvictPod):
             nodes = out.setdefault(action.budget_unit, {})
-            pod = scope.observed.pods.get(f"{action.namespace}/{action.pod}")
+            pod = scope.facts.observed.pods.get(f"{action.namespace}/{action.pod}")
             if pod is not None and pod.node:
                 nodes[pod.node] = nodes.get(pod.node, 0) | sum(1 << chip for chip in chip_ids(pod))
         elif isinstance(action, DeleteObject) and action.budget_unit in scope.gangs:
             nodes = out.setdefault(action.budget_unit, {})
             for key in scope.gangs[action.budget_unit].pods:
-                pod = scope.observed.pods.get(key)
+                pod = scope.facts.observed.pods.get(key)
                 if pod is not None and pod.holds_chips:
                     nodes[pod.node] = nodes.get(pod.node, 0) | sum(1 << chip for chip in chip_ids(pod))
     return out

@@ -23,10 +23,12 @@ from belay.engine.model.causes import Cause
 from belay.engine.model.history import ChipMemory, JobMemory, NodeMemory, RescheduleRecord
 from belay.engine.model.history_lines import HistoryLine, LineKind, with_line
 from belay.engine.model.rules import DOCUMENTS, rule_kind
+from belay.engine.plan.draft import Draft, Reschedule
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.health.reset import MAX_RESETS
 from belay.engine.plan.health.states import with_entry
 from belay.engine.plan.recover import in_place_recovery
-from belay.engine.plan.scope import Reschedule, Scope
+from belay.engine.plan.scope import Scope
 
 MAX_RESCHEDULES: Final = 100
 MAX_FAULT_NODES: Final = 16
@@ -38,27 +40,27 @@ MAX_LINE: Final = 500
 
 def record_actions(scope: Scope) -> None:
     """Record every action of the plan that the next pass must know."""
-    _record_answers(scope)
-    for action in scope.actions:
+    _record_answers(scope.facts, scope.draft)
+    for action in scope.draft.actions:
         if isinstance(action, IsolateChip):
             text = f"isolated: {action.level}{cause(action.evidence)}"
             _chips(scope, action.node, action.chips, level=action.level, text=text)
         elif isinstance(action, ReleaseChip):
             _chips(scope, action.node, action.chips, level="", text="released")
         elif isinstance(action, ResetChips):
-            _reset(scope, action)
+            _reset(scope.facts, scope.draft, action)
             in_place_recovery.record_order(scope, action)
         elif isinstance(action, (IsolateNode, ReleaseNode)):
-            before = scope.memory.nodes.get(action.node, NodeMemory())
+            before = scope.draft.memory.nodes.get(action.node, NodeMemory())
             level = action.level if isinstance(action, IsolateNode) else ""
-            scope.memory.nodes[action.node] = msgspec.structs.replace(before, isolated=level)
-    said = {a.budget_unit: a for a in reversed(scope.actions) if isinstance(a, EvictPod)}
+            scope.draft.memory.nodes[action.node] = msgspec.structs.replace(before, isolated=level)
+    said = {a.budget_unit: a for a in reversed(scope.draft.actions) if isinstance(a, EvictPod)}
     by_gang: dict[str, list[Reschedule]] = {}
-    for unit in sorted(scope.reschedules):
-        by_gang.setdefault(scope.reschedules[unit].gang, []).append(scope.reschedules[unit])
+    for unit in sorted(scope.draft.reschedules):
+        by_gang.setdefault(scope.draft.reschedules[unit].gang, []).append(scope.draft.reschedules[unit])
     for gang, changes in by_gang.items():
-        first = next((said[unit] for unit in sorted(scope.reschedules) if unit in said
-                      and scope.reschedules[unit].gang == gang), None)  # fmt: skip
+        first = next((said[unit] for unit in sorted(scope.draft.reschedules) if unit in said
+                      and scope.draft.reschedules[unit].gang == gang), None)  # fmt: skip
         _job(scope, gang, changes, f": {first.message}{cause(first.evidence)}" if first else "")
 
 
@@ -74,10 +76,10 @@ def cause(evidence: Evidence) -> str:
     return f" {text}" if text else ""
 
 
-def _record_answers(scope: Scope) -> None:
+def _record_answers(facts: Facts, draft: Draft) -> None:
     """Record the answers of agents to resets since the previous pass."""
-    for name, memory in list(scope.memory.nodes.items()):
-        agent, old = scope.observed.agents.get(name), scope.observed.history.nodes.get(name)
+    for name, memory in list(draft.memory.nodes.items()):
+        agent, old = facts.observed.agents.get(name), facts.observed.history.nodes.get(name)
         if agent is None or old is memory or old is None:
             continue
         rows = dict(memory.chips)
@@ -88,22 +90,22 @@ def _record_answers(scope: Scope) -> None:
             answer = agent.chips.get(chip)
             if answer is not None and answer.reset_epoch_done >= past.epoch:
                 rows[chip] = with_entry(
-                    row, scope.now_ms, f"reset answered: epoch {past.epoch} {answer.reset_result}"[:200]
+                    row, facts.now_ms, f"reset answered: epoch {past.epoch} {answer.reset_result}"[:200]
                 )
         if rows != memory.chips:
-            scope.memory.nodes[name] = msgspec.structs.replace(memory, chips=rows)
+            draft.memory.nodes[name] = msgspec.structs.replace(memory, chips=rows)
 
 
 def _chips(scope: Scope, node: str, names: tuple[str, ...], *, level: str, text: str) -> None:
-    before = scope.memory.nodes.get(node, NodeMemory())
+    before = scope.draft.memory.nodes.get(node, NodeMemory())
     rows = dict(before.chips)
     for chip in _ids(names):
         row = rows.get(chip, ChipMemory())
         if level or row != ChipMemory():
             rule = _document(scope, node, chip) if level else row.rule
-            row = msgspec.structs.replace(row, isolated=scope.now_ms if level else 0, level=level, rule=rule)
-            rows[chip] = with_entry(row, scope.now_ms, text)
-    scope.memory.nodes[node] = msgspec.structs.replace(before, chips=dict(sorted(rows.items())))
+            row = msgspec.structs.replace(row, isolated=scope.facts.now_ms if level else 0, level=level, rule=rule)
+            rows[chip] = with_entry(row, scope.facts.now_ms, text)
+    scope.draft.memory.nodes[node] = msgspec.structs.replace(before, chips=dict(sorted(rows.items())))
 
 
 def _document(scope: Scope, node: str, chip: int) -> str:
@@ -113,21 +115,21 @@ def _document(scope: Scope, node: str, chip: int) -> str:
     return rule if rule_kind(rule) in DOCUMENTS else ""
 
 
-def _reset(scope: Scope, action: ResetChips) -> None:
+def _reset(facts: Facts, draft: Draft, action: ResetChips) -> None:
     """Record the attempt, its epoch and its time on every chip of the group."""
-    before = scope.memory.nodes.get(action.node, NodeMemory())
+    before = draft.memory.nodes.get(action.node, NodeMemory())
     rows = dict(before.chips)
     for chip in _ids(action.chips):
         row = rows.get(chip, ChipMemory())
         row = msgspec.structs.replace(
             row,
             epoch=action.epoch,
-            ordered=scope.now_ms,
+            ordered=facts.now_ms,
             recovering=0,
-            resets=(*row.resets, scope.now_ms)[-MAX_RESETS:],
+            resets=(*row.resets, facts.now_ms)[-MAX_RESETS:],
         )
-        rows[chip] = with_entry(row, scope.now_ms, f"reset ordered: epoch {action.epoch}{cause(action.evidence)}")
-    scope.memory.nodes[action.node] = msgspec.structs.replace(before, chips=dict(sorted(rows.items())))
+        rows[chip] = with_entry(row, facts.now_ms, f"reset ordered: epoch {action.epoch}{cause(action.evidence)}")
+    draft.memory.nodes[action.node] = msgspec.structs.replace(before, chips=dict(sorted(rows.items())))
 
 
 def _ids(names: tuple[str, ...]) -> list[int]:
@@ -137,26 +139,26 @@ def _ids(names: tuple[str, ...]) -> list[int]:
 def _job(scope: Scope, gang: str, changes: list[Reschedule], why: str) -> None:
     """Record where the job's pods were, where it failed, which pods were evicted, and the attempts spent."""
     owner = scope.gangs.get(gang)
-    before = scope.memory.jobs.get(gang, JobMemory())
+    before = scope.draft.memory.jobs.get(gang, JobMemory())
     uid = owner.uid if owner else before.uid
     if before.uid and uid and before.uid != uid:
         before = JobMemory(uid=uid)
     nodes, evicted = dict(before.nodes), dict(before.evicted)
     for change in changes:
         for key in change.pods:
-            pod = scope.observed.pods[key]
+            pod = scope.facts.observed.pods[key]
             overdue = pod.deleting is not None
-            evicted[pod.uid] = -scope.now_ms if overdue else evicted.get(pod.uid, scope.now_ms)
+            evicted[pod.uid] = -scope.facts.now_ms if overdue else evicted.get(pod.uid, scope.facts.now_ms)
         for key in change.answered:
-            pod = scope.observed.pods[key]
-            asked = round(((pod.deleting or scope.now) - pod.grace_seconds) * 1000)
-            evicted.setdefault(pod.uid, min(asked, scope.now_ms))
+            pod = scope.facts.observed.pods[key]
+            asked = round(((pod.deleting or scope.facts.now) - pod.grace_seconds) * 1000)
+            evicted.setdefault(pod.uid, min(asked, scope.facts.now_ms))
     for key in owner.pods if owner else ():
-        pod = scope.observed.pods[key]
+        pod = scope.facts.observed.pods[key]
         rank = declared_rank(pod)
         if pod.node:
             nodes[str(rank) if rank is not None else pod.name] = pod.node
-    alive = {p.uid for p in scope.observed.pods.values() if scope.gang_of.get(p.key) == gang}
+    alive = {p.uid for p in scope.facts.observed.pods.values() if scope.gang_of.get(p.key) == gang}
     told = any(change.counted for change in changes)
     counted = any(change.counted and not change.planned for change in changes)
     failed = any(change.failed for change in changes)
@@ -165,15 +167,15 @@ def _job(scope: Scope, gang: str, changes: list[Reschedule], why: str) -> None:
     what = LineKind.RESCHEDULED if counted else LineKind.MOVED
     line = HistoryLine(what, f"{changes[0].reason}{why}").text[:MAX_LINE]
     hits = tuple(sorted({hit for change in changes for hit in change.hits}))[:MAX_RECORDS]
-    scope.memory.jobs[gang] = msgspec.structs.replace(
+    scope.draft.memory.jobs[gang] = msgspec.structs.replace(
         before,
         uid=uid,
         nodes=dict(sorted(nodes.items())),
         fault_nodes=tuple(faults)[-MAX_FAULT_NODES:],
-        reschedules=(*before.reschedules, *((scope.now_ms,) if counted else ()))[-MAX_RESCHEDULES:],
+        reschedules=(*before.reschedules, *((scope.facts.now_ms,) if counted else ()))[-MAX_RESCHEDULES:],
         retries=max(0, changes[0].retries - 1) if failed else before.retries,
         evicted={u: t for u, t in sorted(evicted.items()) if u in alive},
-        timeline=with_line(before.timeline, scope.now_ms, line) if told else before.timeline,
+        timeline=with_line(before.timeline, scope.facts.now_ms, line) if told else before.timeline,
         rescheduled=before.rescheduled + counted,
-        records=(*((RescheduleRecord(scope.now_ms, hits),) if counted else ()), *before.records)[:MAX_RECORDS],
+        records=(*((RescheduleRecord(scope.facts.now_ms, hits),) if counted else ()), *before.records)[:MAX_RECORDS],
     )

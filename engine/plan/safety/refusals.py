@@ -17,6 +17,7 @@ from belay.engine.model.refusals import NEXT_STEP, RefusalCause, ServerRefusal, 
 from belay.engine.model.refused_actions import content_digest, refusal_key
 from belay.engine.model.times import rfc3339
 from belay.engine.model.unstructured import nested_map
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.scope import Scope
 
 _CRD: Final = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
@@ -26,54 +27,54 @@ _WHOLE_GANGS: Final = (BindPod, EvictPod)
 
 def run(scope: Scope) -> None:
     """Defer the actions whose refusal still waits."""
-    if not scope.observed.refusals:
+    if not scope.facts.observed.refusals:
         return
     _forget_held(scope)
     kept: list[AnyAction] = []
-    for action in scope.actions:
-        refusal = standing(scope, action)
+    for action in scope.draft.actions:
+        refusal = standing(scope.facts, action)
         if refusal is None:
             kept.append(action)
             continue
         if refusal not in scope.refusals:
             scope.refusals.append(refusal)
-            scope.diagnostics.append(_finding(refusal))
-        if _waits(scope, action, refusal):
-            scope.deferred.append(Deferred(action, REFUSED, rfc3339(refusal.retry / 1000)))
+            scope.draft.diagnostics.append(_finding(refusal))
+        if _waits(scope.facts, action, refusal):
+            scope.draft.deferred.append(Deferred(action, REFUSED, rfc3339(refusal.retry / 1000)))
         else:
             kept.append(action)
-    scope.actions = kept
+    scope.draft.actions = kept
 
 
 def _forget_held(scope: Scope) -> None:
     """What safety holds back is not tried, so it counts as held and not as refused, whatever the last try met."""
     held = {
         refusal_key(row.action)
-        for row in scope.deferred
+        for row in scope.draft.deferred
         if row.budget != REFUSED and not isinstance(row.action, _WHOLE_GANGS)
     }
     over = [refusal for refusal in scope.refusals if refusal.key in held]
     findings = {_finding(refusal) for refusal in over}
     scope.refusals = [refusal for refusal in scope.refusals if refusal not in over]
-    scope.diagnostics = [finding for finding in scope.diagnostics if finding not in findings]
+    scope.draft.diagnostics = [finding for finding in scope.draft.diagnostics if finding not in findings]
 
 
-def standing(scope: Scope, action: AnyAction) -> ServerRefusal | None:
+def standing(facts: Facts, action: AnyAction) -> ServerRefusal | None:
     """The refusal of exactly this action; None if there is none, or the content is another one by now."""
     key = refusal_key(action)
-    refusal = scope.observed.refusals.get(key) if key is not None else None
+    refusal = facts.observed.refusals.get(key) if key is not None else None
     return refusal if refusal is not None and refusal.digest == content_digest(action) else None
 
 
-def _waits(scope: Scope, action: AnyAction, refusal: ServerRefusal) -> bool:
+def _waits(facts: Facts, action: AnyAction, refusal: ServerRefusal) -> bool:
     if isinstance(action, _WHOLE_GANGS) or getattr(action, "budget_unit", None) is not None:
         return False
-    return is_waiting(refusal, scope.now_ms) and not _mended(scope, refusal)
+    return is_waiting(refusal, facts.now_ms) and not _mended(facts, refusal)
 
 
-def _mended(scope: Scope, refusal: ServerRefusal) -> bool:
+def _mended(facts: Facts, refusal: ServerRefusal) -> bool:
     """Whether what was missing is there now, so that the next try need not wait."""
-    objects = scope.observed.objects
+    objects = facts.observed.objects
     match refusal.cause:
         case RefusalCause.NAMESPACE_MISSING | RefusalCause.NAMESPACE_TERMINATING:
             namespace = objects.get(ObjectKey("v1", "Namespace", "", refusal.key.namespace))

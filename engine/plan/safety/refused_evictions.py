@@ -20,6 +20,8 @@ from belay.engine.model.history_lines import HistoryLine, LineKind, read_line, w
 from belay.engine.model.plan import REFUSING, Deferred
 from belay.engine.model.times import rfc3339
 from belay.engine.model.wording import counted
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.preempt.disruption_budgets import DisruptionBudget, DisruptionBudgets
 from belay.engine.plan.scope import Scope
 
@@ -31,15 +33,17 @@ MAX_TOLD: Final = 50
 
 def hold(scope: Scope) -> None:
     """Defer evictions that were refused and are not due again; say which, why and how to go on."""
-    _forget(scope)
-    refused = {key for memory in scope.memory.jobs.values() for key in memory.asked}
+    _forget(scope.facts, scope.draft)
+    refused = {key for memory in scope.draft.memory.jobs.values() for key in memory.asked}
     if not refused:
         return
 
-    budgets = DisruptionBudgets(scope.observed, ())
+    budgets = DisruptionBudgets(scope.facts.observed, ())
     kept, held, told = [], set[str](), 0
-    for action in scope.actions:
-        pod = scope.observed.pods.get(f"{action.namespace}/{action.pod}") if isinstance(action, EvictPod) else None
+    for action in scope.draft.actions:
+        pod = (
+            scope.facts.observed.pods.get(f"{action.namespace}/{action.pod}") if isinstance(action, EvictPod) else None
+        )
         if not isinstance(action, EvictPod) or pod is None or pod.uid not in refused or action.force:
             kept.append(action)
             continue
@@ -50,65 +54,65 @@ def hold(scope: Scope) -> None:
             continue
 
         gang = scope.gang_of.get(pod.key, "")
-        memory = scope.memory.jobs.get(gang, JobMemory())
-        tries, last = memory.asked.get(pod.uid, (1, scope.now_ms))
+        memory = scope.draft.memory.jobs.get(gang, JobMemory())
+        tries, last = memory.asked.get(pod.uid, (1, scope.facts.now_ms))
         until = last / 1000 + min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(tries - 1, 10))
         if told < MAX_TOLD:
-            scope.diagnostics.append(_diagnostic(pod, protecting, tries, until))
+            scope.draft.diagnostics.append(_diagnostic(pod, protecting, tries, until))
             told += 1
-        _record_refusal(scope, gang, memory, pod, protecting)
-        if scope.now >= until:
+        _record_refusal(scope.facts, scope.draft, gang, memory, pod, protecting)
+        if scope.facts.now >= until:
             kept.append(action)
             continue
         held.add(action.budget_unit)
-        scope.deferred.append(Deferred(action, f"{REFUSING}{protecting[0].name}", rfc3339(until)))
-        scope.evicting.discard(pod.key)
+        scope.draft.deferred.append(Deferred(action, f"{REFUSING}{protecting[0].name}", rfc3339(until)))
+        scope.draft.evicting.discard(pod.key)
 
     evicted = {action.budget_unit for action in kept if isinstance(action, EvictPod)}
     idle = held - evicted
     for unit in idle:
-        scope.reschedules.pop(unit, None)
-    scope.actions = [a for a in kept if not (isinstance(a, SignalJob) and a.budget_unit in idle)]
+        scope.draft.reschedules.pop(unit, None)
+    scope.draft.actions = [a for a in kept if not (isinstance(a, SignalJob) and a.budget_unit in idle)]
 
 
 def record(scope: Scope) -> None:
     """Count the evictions that this pass asks for."""
-    for action in scope.actions:
+    for action in scope.draft.actions:
         if not isinstance(action, EvictPod) or action.force:
             continue
-        pod = scope.observed.pods.get(f"{action.namespace}/{action.pod}")
+        pod = scope.facts.observed.pods.get(f"{action.namespace}/{action.pod}")
         gang = scope.gang_of.get(pod.key, "") if pod is not None else ""
-        if pod is None or pod.deleting is not None or gang not in scope.memory.jobs:
+        if pod is None or pod.deleting is not None or gang not in scope.draft.memory.jobs:
             continue
-        memory = scope.memory.jobs[gang]
+        memory = scope.draft.memory.jobs[gang]
         tries = memory.asked.get(pod.uid, (0, 0))[0] + 1
-        asked = {**memory.asked, pod.uid: (tries, scope.now_ms)}
-        scope.memory.jobs[gang] = msgspec.structs.replace(memory, asked=dict(sorted(asked.items())))
+        asked = {**memory.asked, pod.uid: (tries, scope.facts.now_ms)}
+        scope.draft.memory.jobs[gang] = msgspec.structs.replace(memory, asked=dict(sorted(asked.items())))
 
 
-def _forget(scope: Scope) -> None:
+def _forget(facts: Facts, draft: Draft) -> None:
     """Forget evictions that are under way or done; a job whose last refused one went was rescheduled only now."""
     waiting: set[str] | None = None
-    for key, memory in scope.memory.jobs.items():
+    for key, memory in draft.memory.jobs.items():
         if not memory.asked:
             continue
         if waiting is None:
-            waiting = {pod.uid for pod in scope.observed.pods.values() if pod.deleting is None and not pod.finished}
+            waiting = {pod.uid for pod in facts.observed.pods.values() if pod.deleting is None and not pod.finished}
         left = {uid: row for uid, row in memory.asked.items() if uid in waiting}
         if len(left) == len(memory.asked):
             continue
         timeline = memory.timeline
         if not left and _refused_last(memory):
             line = HistoryLine(LineKind.RESCHEDULED, "its pods go now, after their eviction was refused")
-            timeline = with_line(timeline, scope.now_ms, line.text)
-        scope.memory.jobs[key] = msgspec.structs.replace(memory, asked=left, timeline=timeline)
+            timeline = with_line(timeline, facts.now_ms, line.text)
+        draft.memory.jobs[key] = msgspec.structs.replace(memory, asked=left, timeline=timeline)
 
 
 def _record_refusal(
-    scope: Scope, gang: str, memory: JobMemory, pod: Pod, protecting: tuple[DisruptionBudget, ...]
+    facts: Facts, draft: Draft, gang: str, memory: JobMemory, pod: Pod, protecting: tuple[DisruptionBudget, ...]
 ) -> None:
     """Correct the job's history: what was written when the eviction was decided has not come about."""
-    if not memory.timeline or _refused_last(memory) or gang not in scope.memory.jobs:
+    if not memory.timeline or _refused_last(memory) or gang not in draft.memory.jobs:
         return
 
     lines = list(memory.timeline)
@@ -119,7 +123,7 @@ def _record_refusal(
             break
 
     refusal = HistoryLine(LineKind.REFUSED, f"{_why(protecting)} (pod {pod.name})")
-    scope.memory.jobs[gang] = msgspec.structs.replace(memory, timeline=with_line(lines, scope.now_ms, refusal.text))
+    draft.memory.jobs[gang] = msgspec.structs.replace(memory, timeline=with_line(lines, facts.now_ms, refusal.text))
 
 
 def _refused_last(memory: JobMemory) -> bool:

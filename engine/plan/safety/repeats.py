@@ -22,6 +22,7 @@ from belay.engine.model.jobs import INDEPENDENT_KINDS
 from belay.engine.model.plan import REPEATED
 from belay.engine.model.times import rfc3339
 from belay.engine.plan.budgets import BudgetRefusal
+from belay.engine.plan.draft import Draft
 from belay.engine.plan.scope import Scope
 
 #: Most things whose times are kept.
@@ -55,12 +56,12 @@ class RepeatBrake:
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
         self._rules: dict[str, list[_Rule]] = {}
-        for rule in _rules(scope.desired.budgets):
+        for rule in _rules(scope.facts.desired.budgets):
             for kind in rule.limit.actions:
                 self._rules.setdefault(kind, []).append(rule)
         self._refused: dict[str, BudgetRefusal | None] = {}
         self._told: set[str] = set()
-        self._created = _pods_created(scope)
+        self._created = _pods_created(scope.draft)
 
     def refusal(self, job: str) -> BudgetRefusal | None:
         """The refusal of one more eviction of a job; counts nothing."""
@@ -119,8 +120,8 @@ class RepeatBrake:
         return self._refused[key]
 
     def _decide(self, kind: str, keys: tuple[str, ...], shown: str, factor: int) -> BudgetRefusal | None:
-        now = self._scope.now_ms
-        times = sorted(at for key in keys for at in self._scope.memory.repeats.get(key, ()))
+        now = self._scope.facts.now_ms
+        times = sorted(at for key in keys for at in self._scope.draft.memory.repeats.get(key, ()))
         worst: tuple[float, _Rule, int] | None = None
         for rule in self._rules.get(kind, ()):
             most, window = rule.limit.max * factor, round(rule.limit.window * 1000)
@@ -133,12 +134,12 @@ class RepeatBrake:
             return None
         until, rule, count = worst
         if keys[0] not in self._told and len(self._told) < MAX_TOLD:
-            self._scope.diagnostics.append(_diagnostic(kind, shown, rule, count, until))
+            self._scope.draft.diagnostics.append(_diagnostic(kind, shown, rule, count, until))
         self._told.add(keys[0])
         return BudgetRefusal(f"{REPEATED}{rule.name}", until)
 
     def _count(self, kind: str, key: str, factor: int) -> None:
-        table, now = self._scope.memory.repeats, self._scope.now_ms
+        table, now = self._scope.draft.memory.repeats, self._scope.facts.now_ms
         most = max((rule.limit.max for rule in self._rules.get(kind, ())), default=0) * factor
         if not most:
             return
@@ -146,20 +147,20 @@ class RepeatBrake:
 
     def close(self) -> None:
         """Drop times that no window holds any more, and the oldest of what was done once; only after a count."""
-        table = self._scope.memory.repeats
-        if table == self._scope.observed.history.repeats:
+        table = self._scope.draft.memory.repeats
+        if table == self._scope.facts.observed.history.repeats:
             return
         longest = {kind: max(rule.limit.window for rule in rules) for kind, rules in self._rules.items()}
         kept = {}
         for key, times in table.items():
-            oldest = self._scope.now_ms - longest.get(key.partition(" ")[0], 0.0) * 1000
+            oldest = self._scope.facts.now_ms - longest.get(key.partition(" ")[0], 0.0) * 1000
             recent = tuple(at for at in times if at > oldest)
             if recent:
                 kept[key] = recent
         if len(kept) > MAX_THINGS:
             order = sorted(kept, key=lambda key: (-len(kept[key]), -kept[key][-1], key))
             kept = {key: kept[key] for key in order[:MAX_THINGS]}
-        self._scope.memory.repeats = kept
+        self._scope.draft.memory.repeats = kept
 
 
 def _rules(budgets: Iterable[Declared[SafetyBudget]]) -> list[_Rule]:
@@ -176,10 +177,10 @@ def _rules(budgets: Iterable[Declared[SafetyBudget]]) -> list[_Rule]:
     return rules
 
 
-def _pods_created(scope: Scope) -> dict[str, set[str]]:
+def _pods_created(draft: Draft) -> dict[str, set[str]]:
     """The pods that this pass makes, by job."""
     found: dict[str, set[str]] = {}
-    for action in scope.actions:
+    for action in draft.actions:
         if isinstance(action, CreatePod):
             job = f"{action.namespace}/{action.owner.kind}/{action.owner.name}"
             found.setdefault(job, set()).add(action.pod)

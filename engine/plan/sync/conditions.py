@@ -20,6 +20,8 @@ from belay.engine.model.states import NodeHealth
 from belay.engine.model.times import rfc3339
 from belay.engine.model.unstructured import nested_map
 from belay.engine.model.wording import counted
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.node_view import NodeView
 from belay.engine.plan.scope import Scope
 from belay.engine.plan.sync.foreign import SETTING, declared_documents
@@ -47,23 +49,23 @@ class _Verdict(NamedTuple):
 
 def run(scope: Scope) -> None:
     """Patch the status of every object whose status differs; one shard does it for all."""
-    if scope.shard != MAIN_SHARD:
+    if scope.facts.shard != MAIN_SHARD:
         return
-    served = _with_status(scope)
-    keys = sorted(key for key in scope.observed.objects if key.api_version == API_VERSION and key.kind in served)
+    served = _with_status(scope.facts)
+    keys = sorted(key for key in scope.facts.observed.objects if key.api_version == API_VERSION and key.kind in served)
     if not keys:
         return
-    documents = {(one.document.KIND, one.document.name): one for one in declared_documents(scope.desired)}
+    documents = {(one.document.KIND, one.document.name): one for one in declared_documents(scope.facts.desired)}
     ignored = {row.object: row for row in scope.ignored}
-    errors = {row.object: row.message for row in reversed(scope.diagnostics) if row.severity == "error"}
+    errors = {row.object: row.message for row in reversed(scope.draft.diagnostics) if row.severity == "error"}
     undeleted = {row.key.object for row in scope.refusals if row.key.verb == "DeleteObject"}
     pending = {
         (action.object_kind, action.name)
-        for action in scope.actions
+        for action in scope.draft.actions
         if isinstance(action, PatchObject) and action.api_version == API_VERSION
     }
     for key in keys:
-        raw = scope.observed.objects[key]
+        raw = scope.facts.observed.objects[key]
         if (key.kind, key.name) in pending or nested_map(raw, "metadata").get("deletionTimestamp"):
             continue  # a newer generation is on its way, and the next pass judges that
         name, declared = f"{key.kind}/{key.name}", documents.get((key.kind, key.name))
@@ -79,13 +81,13 @@ def run(scope: Scope) -> None:
             verdict, mark = _Verdict(False, "NotDeclared", _UNDELETED), None
         else:
             continue
-        _patch(scope, key, raw, verdict, mark)
+        _patch(scope.facts, scope.draft, key, raw, verdict, mark)
 
 
 def _judge(scope: Scope, key: ObjectKey, declared: Declared[Any], error: str) -> _Verdict:
     """Whether a document in force is done."""
     document = declared.document
-    if str(key) in scope.desired.held:
+    if str(key) in scope.facts.desired.held:
         return _Verdict(
             False, "Refused", "a newer version in Git cannot be used, so this one stays in force: "
             "`belay status` says what is wrong there",
@@ -106,11 +108,11 @@ def _in_progress(scope: Scope, document: Any, fields: Mapping[str, Any]) -> _Ver
         case NodePool():
             if document.spec.suspend:
                 return _Verdict(True, "Suspended", "spec.suspend is set: Belay leaves its nodes as they are")
-            if document.spec.shard == scope.shard and not fields["nodes"]:
+            if document.spec.shard == scope.facts.shard and not fields["nodes"]:
                 return _Verdict(False, "NoNodes", "no node has the labels of spec.selector")
         case Isolation():
             until = document.spec.until
-            if until is not None and until <= scope.now:
+            if until is not None and until <= scope.facts.now:
                 return _Verdict(False, "Expired", f"it ended at {rfc3339(until)}: remove the document")
         case FaultPolicy():
             if document.spec.mode == "shadow":
@@ -135,7 +137,7 @@ def _in_progress(scope: Scope, document: Any, fields: Mapping[str, Any]) -> _Ver
 
 def _pool_fields(scope: Scope, pool: NodePool) -> dict[str, Any]:
     """The pool's number of nodes, and of those that are healthy; empty for pools of other shards."""
-    if pool.spec.shard != scope.shard:
+    if pool.spec.shard != scope.facts.shard:
         return {}
     views = [view for _, view in _views(scope) if view.pool == pool.name]
     healthy = sum((view.assessed.node.state if view.assessed else view.state) == NodeHealth.HEALTHY for view in views)
@@ -148,7 +150,7 @@ def _uncut(scope: Scope, layout: VNPULayout) -> Iterator[str]:
     wanted = {chip: sorted(row.templates) for row in spec.chips for chip in row.chips}
     for name, view in _views(scope):
         chosen = spec.selector.matches(view.node.labels) if spec.selector is not None else view.pool == spec.pool
-        agent = scope.observed.agents.get(name) if chosen else None
+        agent = scope.facts.observed.agents.get(name) if chosen else None
         held: dict[int, list[str]] = {}
         for device in agent.vnpus if agent is not None else ():
             held.setdefault(device.chip, []).append(device.template)
@@ -162,7 +164,12 @@ def _views(scope: Scope) -> Iterator[tuple[str, NodeView]]:
 
 
 def _patch(
-    scope: Scope, key: ObjectKey, raw: Mapping[str, Any], verdict: _Verdict, mark: tuple[str, str, str] | None
+    facts: Facts,
+    draft: Draft,
+    key: ObjectKey,
+    raw: Mapping[str, Any],
+    verdict: _Verdict,
+    mark: tuple[str, str, str] | None,
 ) -> None:
     """Patch the status where it differs; a condition keeps its time while its status stays."""
     status, metadata = nested_map(raw, "status"), nested_map(raw, "metadata")
@@ -173,7 +180,7 @@ def _patch(
     observed = {"observedGeneration": generation} if isinstance(generation, int) else {}
     said = [(IGNORED, *mark)] if mark is not None else []
     said.append((READY, "True" if verdict.ready else "False", verdict.reason, verdict.message[:_MAX_MESSAGE]))
-    wanted = [_row(before.get(kind, {}), kind, value, reason, text, observed, scope.now)
+    wanted = [_row(before.get(kind, {}), kind, value, reason, text, observed, facts.now)
               for kind, value, reason, text in said]  # fmt: skip
     fields = {**observed, **verdict.fields}
     if [row for row in rows if row.get("type") in _OWN] == wanted and fields == {
@@ -182,11 +189,11 @@ def _patch(
         return
     uid = metadata.get("uid")
     how = "ready" if verdict.ready else "not ready"
-    scope.actions.append(
+    draft.actions.append(
         PatchObject(
             reason=ActionReason.STATUS_CHANGED,
             message=f"{key.kind}/{key.name} is {how}: {verdict.message[:_MAX_MESSAGE]}",
-            evidence=Evidence(rule=RULE, file=f"{CLUSTER}{key.kind}/{key.name}", revision=scope.desired.revision),
+            evidence=Evidence(rule=RULE, file=f"{CLUSTER}{key.kind}/{key.name}", revision=facts.desired.revision),
             patch_type=PatchType.MERGE,
             preconditions=Preconditions(uid=str(uid) if uid else None),
             api_version=key.api_version,
@@ -208,10 +215,10 @@ def _row(
     }  # fmt: skip
 
 
-def _with_status(scope: Scope) -> frozenset[str]:
+def _with_status(facts: Facts) -> frozenset[str]:
     """Belay's kinds whose CRD has a status subresource."""
     found = set()
-    for key, raw in scope.observed.objects.items():
+    for key, raw in facts.observed.objects.items():
         spec = nested_map(raw, "spec") if (key.api_version, key.kind) == _CRD else {}
         if spec.get("group") != _GROUP:
             continue

@@ -16,6 +16,7 @@ from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.labels import APPLIED_DIGEST
 from belay.engine.model.plan import IgnoredObject
 from belay.engine.model.unstructured import nested_map
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.scope import Scope
 from belay.engine.wire.names import MAIN_SHARD
 
@@ -24,20 +25,20 @@ SETTING: Final = "SchedulingSettings.spec.clusterDocuments"
 
 def run(scope: Scope) -> None:
     """List every object of Belay's kinds that Git does not declare and that does not count; one shard does it."""
-    if scope.shard != MAIN_SHARD:
+    if scope.facts.shard != MAIN_SHARD:
         return
-    keys = sorted(key for key in scope.observed.objects if key.api_version == API_VERSION)
+    keys = sorted(key for key in scope.facts.observed.objects if key.api_version == API_VERSION)
     if not keys:
         return
-    declared = {(one.document.KIND, one.document.name) for one in declared_documents(scope.desired)}
+    declared = {(one.document.KIND, one.document.name) for one in declared_documents(scope.facts.desired)}
     for key in keys:
-        metadata = nested_map(scope.observed.objects[key], "metadata")
+        metadata = nested_map(scope.facts.observed.objects[key], "metadata")
         if metadata.get("deletionTimestamp") or (key.kind, key.name) in declared:
             continue
-        reason, why = _why(scope, key, metadata)
+        reason, why = _why(scope.facts, key, metadata)
         scope.ignored.append(IgnoredObject(f"{key.kind}/{key.name}", reason, why))
         about, text = f"{key.kind}/{key.name}", f"ignored: {why}"
-        scope.diagnostics.append(Diagnostic("warning", about, "", 0, 0, "", text, PassCode.IGNORED))
+        scope.draft.diagnostics.append(Diagnostic("warning", about, "", 0, 0, "", text, PassCode.IGNORED))
 
 
 def declared_documents(desired: Desired) -> Iterator[Declared[Any]]:
@@ -53,13 +54,13 @@ def declared_documents(desired: Desired) -> Iterator[Declared[Any]]:
                 yield declared
 
 
-def _why(scope: Scope, key: ObjectKey, metadata: Mapping[str, Any]) -> tuple[str, str]:
+def _why(facts: Facts, key: ObjectKey, metadata: Mapping[str, Any]) -> tuple[str, str]:
     """Reason and message of an object that does not count."""
-    inventory = scope.observed.inventory
+    inventory = facts.observed.inventory
     applied = key in inventory if inventory is not None else APPLIED_DIGEST in nested_map(metadata, "annotations")
     if applied:
         return "NotDeclared", "it was applied from Git, and Git no longer declares it: delete it, or declare it again"
-    if key.kind in scope.desired.settings.cluster_documents:
+    if key.kind in facts.desired.settings.cluster_documents:
         return (
             "Refused",
             f"{SETTING} names {key.kind}, but this object is not valid: `belay status` says what is wrong",

@@ -28,6 +28,8 @@ from belay.engine.model.reasons import ActionReason
 from belay.engine.model.rules import RuleKind
 from belay.engine.model.unstructured import nested_map
 from belay.engine.model.wording import counted
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.scope import Scope
 from belay.engine.plan.sync import template_changes
 from belay.engine.plan.sync.drift import first_difference
@@ -84,11 +86,11 @@ def run(scope: Scope) -> None:
 
     Objects belong to no node, so one shard does this for all.
     """
-    desired = scope.desired
-    if not desired.has_git or scope.shard != MAIN_SHARD:
+    desired = scope.facts.desired
+    if not desired.has_git or scope.facts.shard != MAIN_SHARD:
         return
-    schemas = _schemas(scope.observed)
-    wanted = [*desired.manifests, *_copies(desired, schemas, scope.cache)]
+    schemas = _schemas(scope.facts.observed)
+    wanted = [*desired.manifests, *_copies(desired, schemas, scope.facts.cache)]
     for manifest in sorted(wanted, key=lambda m: _rank(m.key)):  # manifests come sorted by key, and sorting is stable
         _apply(scope, manifest, schemas.get((manifest.key.api_version, manifest.key.kind)))
     _prune(scope, {manifest.key for manifest in wanted})
@@ -109,15 +111,15 @@ def _rank(key: ObjectKey) -> int:
 def _apply(scope: Scope, manifest: Manifest, schema: Mapping[str, Any] | None) -> None:
     """Create or patch one object if needed; ``schema`` is that of its CRD, if it has one."""
     key = manifest.key
-    live = scope.observed.objects.get(key)
+    live = scope.facts.observed.objects.get(key)
     if live is None:
         body = applied_body(manifest, {})
         message = f"{key} is declared at {manifest.origin} and does not exist: creating it"
-        scope.actions.append(
+        scope.draft.actions.append(
             CreateObject(
                 reason=ActionReason.MISSING,
                 message=message,
-                evidence=_evidence(scope, manifest),
+                evidence=_evidence(scope.facts, manifest),
                 api_version=key.api_version,
                 object_kind=key.kind,
                 namespace=key.namespace,
@@ -130,16 +132,16 @@ def _apply(scope: Scope, manifest: Manifest, schema: Mapping[str, Any] | None) -
     if metadata.get("deletionTimestamp"):
         return  # it can be created again once it is gone
     inputs = (manifest.digest, live, schema)
-    reason, detail, dropped = scope.cache[_COMPARISONS].of(key, inputs, lambda: _compared(manifest, live, schema))
+    reason, detail, dropped = scope.facts.cache[_COMPARISONS].of(key, inputs, lambda: _compared(manifest, live, schema))
     if dropped:
-        _report_dropped(scope, manifest, dropped)
+        _report_dropped(scope.draft, manifest, dropped)
     if reason:
         version = metadata.get("uid")
-        scope.actions.append(
+        scope.draft.actions.append(
             PatchObject(
                 reason=reason,
                 message=f"{key}: {detail}; applying {manifest.origin}",
-                evidence=_evidence(scope, manifest),
+                evidence=_evidence(scope.facts, manifest),
                 preconditions=Preconditions(uid=str(version) if version else None),
                 api_version=key.api_version,
                 object_kind=key.kind,
@@ -195,32 +197,32 @@ def _machine_keys(key: ObjectKey) -> tuple[str, ...]:
 
 def _prune(scope: Scope, wanted: set[ObjectKey]) -> None:
     """Delete objects that were applied from Git and are no longer declared, dependents first."""
-    inventory = scope.observed.inventory
+    inventory = scope.facts.observed.inventory
     if inventory is None:
         return
-    gone = [key for key in inventory if key not in wanted and scope.desired.may_prune(key)]
-    if gone and _declares_nothing(scope.desired):
+    gone = [key for key in inventory if key not in wanted and scope.facts.desired.may_prune(key)]
+    if gone and _declares_nothing(scope.facts.desired):
         message = (
             f"the repository declares nothing, so {counted(len(gone), 'object')} that it declared before stay; "
             "to remove them keep at least one document in the tree"
         )
-        scope.diagnostics.append(Diagnostic("error", "", "", 0, 0, "", message, PassCode.DECLARES_NOTHING))
+        scope.draft.diagnostics.append(Diagnostic("error", "", "", 0, 0, "", message, PassCode.DECLARES_NOTHING))
         return
     fresh: dict[str, list[CreateObject]] = {}
-    for action in scope.actions:
+    for action in scope.draft.actions:
         if isinstance(action, CreateObject) and action.evidence.rule_kind is RuleKind.SYNC:
             fresh.setdefault(action.object_kind, []).append(action)
     for key in sorted(gone, key=lambda k: (-_rank(k), k)):
-        live = scope.observed.objects.get(key)
+        live = scope.facts.observed.objects.get(key)
         if live is not None:
             _delete(scope, key, live, fresh.get(key.kind, [])[:_MAX_AWAITED])
 
 
 def _maintain_waiting(scope: Scope, schemas: _Schemas) -> None:
     """Keep objects whose deletion waits as they were last declared: edits by others are still reverted."""
-    waiting = {member for row in scope.memory.prunes if not row.released for member in row.members}
-    for manifest in scope.desired.earlier if waiting else ():
-        live = scope.observed.objects.get(manifest.key) if manifest.key in scope.undeclared else None
+    waiting = {member for row in scope.draft.memory.prunes if not row.released for member in row.members}
+    for manifest in scope.facts.desired.earlier if waiting else ():
+        live = scope.facts.observed.objects.get(manifest.key) if manifest.key in scope.undeclared else None
         if live is None or member_of(manifest.key, live) not in waiting:
             continue
         if nested_map(live, "metadata", "annotations").get(APPLIED_DIGEST) == manifest.digest:
@@ -243,13 +245,13 @@ def _delete(scope: Scope, key: ObjectKey, live: Mapping[str, Any], fresh: Sequen
     if nested_map(metadata, "annotations").get(PRUNE_ANNOTATION) == "disabled":
         return
     if nested_map(metadata, "labels").get(MANAGED_BY) != MANAGER:
-        _report_kept(scope, key, f"label {MANAGED_BY} says that Belay no longer manages it")
+        _report_kept(scope.draft, key, f"label {MANAGED_BY} says that Belay no longer manages it")
         return
     if key.kind == "Namespace":
         # Secrets and objects of unknown kinds are not seen, and would go with it
-        still = "it still holds objects" if _holds_objects(scope.observed, key.name) else "it looks empty"
+        still = "it still holds objects" if _holds_objects(scope.facts.observed, key.name) else "it looks empty"
         why = f"Belay deletes no namespaces, since what it cannot see would go with them; {still}"
-        _report_kept(scope, key, f"{why}: kubectl delete namespace {key.name}")
+        _report_kept(scope.draft, key, f"{why}: kubectl delete namespace {key.name}")
         return
     scope.undeclared.add(key)
     uid = metadata.get("uid")
@@ -258,12 +260,12 @@ def _delete(scope: Scope, key: ObjectKey, live: Mapping[str, Any], fresh: Sequen
     renamed = next((new for new in fresh if _is_renamed(new, live)), None)
     if renamed is not None:
         new = f" once {renamed.object_kind} {renamed.name} exists, which has the same content under another name"
-        _report_renamed(scope, key, renamed)
-    scope.actions.append(
+        _report_renamed(scope.draft, key, renamed)
+    scope.draft.actions.append(
         DeleteObject(
             reason=PRUNED,
             message=f"{key} was applied from Git and is no longer declared: deleting it{new}",
-            evidence=Evidence(rule=RULE, revision=scope.desired.revision),
+            evidence=Evidence(rule=RULE, revision=scope.facts.desired.revision),
             preconditions=Preconditions(uid=str(uid) if uid else None, after=awaited),
             api_version=key.api_version,
             object_kind=key.kind,
@@ -282,7 +284,7 @@ def _is_renamed(new: CreateObject, live: Mapping[str, Any]) -> bool:
     return first_difference(declared, live) == ""
 
 
-def _report_renamed(scope: Scope, key: ObjectKey, new: CreateObject) -> None:
+def _report_renamed(draft: Draft, key: ObjectKey, new: CreateObject) -> None:
     where = ObjectKey(new.api_version, new.object_kind, new.namespace, new.name)
     message = (
         f"its name was changed from {key.name}: Kubernetes renames no objects, so this is another one, whose pods "
@@ -290,10 +292,10 @@ def _report_renamed(scope: Scope, key: ObjectKey, new: CreateObject) -> None:
     )
     evidence = new.evidence
     place = (evidence.file, evidence.line, 1)
-    scope.diagnostics.append(Diagnostic("warning", str(where), *place, "metadata.name", message, PassCode.RENAMED))
+    draft.diagnostics.append(Diagnostic("warning", str(where), *place, "metadata.name", message, PassCode.RENAMED))
 
 
-def _report_dropped(scope: Scope, manifest: Manifest, field: str) -> None:
+def _report_dropped(draft: Draft, manifest: Manifest, field: str) -> None:
     """Say that a declared field has no effect. What the API server drops is never patched again."""
     key, origin = manifest.key, manifest.origin
     message = (
@@ -301,12 +303,12 @@ def _report_dropped(scope: Scope, manifest: Manifest, field: str) -> None:
         "server drops it; renew the CustomResourceDefinition (Belay's are in deploy/crds), or take the field out"
     )
     place = (origin.file, origin.line, origin.column)
-    scope.diagnostics.append(Diagnostic("warning", str(key), *place, field, message, PassCode.FIELD_DROPPED))
+    draft.diagnostics.append(Diagnostic("warning", str(key), *place, field, message, PassCode.FIELD_DROPPED))
 
 
-def _report_kept(scope: Scope, key: ObjectKey, why: str) -> None:
+def _report_kept(draft: Draft, key: ObjectKey, why: str) -> None:
     message = f"is no longer declared, but stays: {why}"
-    scope.diagnostics.append(Diagnostic("info", str(key), "", 0, 0, "", message, PassCode.KEPT))
+    draft.diagnostics.append(Diagnostic("info", str(key), "", 0, 0, "", message, PassCode.KEPT))
 
 
 def _holds_objects(observed: Observed, namespace: str) -> bool:
@@ -363,6 +365,6 @@ def _schemas(observed: Observed) -> _Schemas:
     return found
 
 
-def _evidence(scope: Scope, manifest: Manifest) -> Evidence:
+def _evidence(facts: Facts, manifest: Manifest) -> Evidence:
     origin = manifest.origin
-    return Evidence(rule=RULE, file=origin.file, line=origin.line, revision=scope.desired.revision)
+    return Evidence(rule=RULE, file=origin.file, line=origin.line, revision=facts.desired.revision)

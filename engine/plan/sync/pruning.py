@@ -33,6 +33,7 @@ from belay.engine.model.reasons import ActionReason
 from belay.engine.model.times import rfc3339
 from belay.engine.model.wording import counted
 from belay.engine.plan.budgets import NO_CHIPS, NO_POOL, BudgetDemand, BudgetRefusal, BudgetTracker
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.scope import Scope
 from belay.engine.plan.views import chip_ids
 
@@ -61,19 +62,23 @@ Chips = Mapping[str, int]
 
 
 class Pruning:
-    """Decides all deletions of one pass that Git asks for; sets ``memory.prunes`` and ``held_prune`` of the scope."""
+    """Decides all deletions of one pass that Git asks for; sets ``memory.prunes``.
+
+    ``held``: the deletions that wait for a person, None if none do.
+    """
 
     def __init__(self, scope: Scope, ledger: BudgetTracker) -> None:
-        self._scope, self._ledger = scope, ledger
-        asked = [action for action in scope.actions if isinstance(action, DeleteObject) and is_prune(action)]
+        self._facts, self._draft, self._ledger = scope.facts, scope.draft, ledger
+        asked = [action for action in scope.draft.actions if isinstance(action, DeleteObject) and is_prune(action)]
         self._going = {_member(action): action for action in asked if not self._free(action)}
         self._chips, self._running = _freed(scope, self._going)
         self._released: set[str] = set()
         self._refusal: BudgetRefusal | None = None
+        self.held: PruneHold | None = None
         self._digest = ""
         #: Deletions within every limit for which the windows have no room yet.
         self._delayed: list[tuple[DeleteObject, BudgetRefusal]] = []
-        if asked or (scope.memory.prunes and self._knows()):
+        if asked or (scope.draft.memory.prunes and self._knows()):
             self._settle()
 
     def refusal(self, action: DeleteObject) -> BudgetRefusal | None:
@@ -104,7 +109,7 @@ class Pruning:
             f"{until}: {', '.join(names[:_SHOWN])}{more}. To delete them now, push a commit whose message ends with "
             f"the trailer '{CONFIRM}: {self._digest}'; to keep them, restore their documents"
         )
-        self._scope.diagnostics.append(
+        self._draft.diagnostics.append(
             Diagnostic("warning", "SafetyBudget", "", 0, 0, "", message, PassCode.PRUNE_DELAYED)
         )
 
@@ -115,19 +120,19 @@ class Pruning:
 
     def _knows(self) -> bool:
         """Whether this pass knows what Git declares; while it does not, waiting sets are kept."""
-        desired = self._scope.desired
-        return desired.has_git and not desired.incomplete and self._scope.observed.inventory is not None
+        desired = self._facts.desired
+        return desired.has_git and not desired.incomplete and self._facts.observed.inventory is not None
 
     def _free(self, action: DeleteObject) -> bool:
         if action.api_version.startswith(BELAY_PREFIX):
             return True
-        live = self._scope.observed.objects.get(_key(action))
+        live = self._facts.observed.objects.get(_key(action))
         return live is not None and annotations_of(live).get(PRUNE_ANNOTATION) == CONFIRMED
 
     def _settle(self) -> None:
         """Determine what is released, what waits, and what to remember of it."""
-        memory, going = self._scope.memory, set(self._going)
-        confirmed = set(self._scope.desired.confirmed)
+        memory, going = self._draft.memory, set(self._going)
+        confirmed = set(self._facts.desired.confirmed)
         rows = [row for row in memory.prunes if self._about(row)]
         kept = [row for row in rows if row.released and row.digest in confirmed]
         for row in kept:
@@ -145,8 +150,8 @@ class Pruning:
         self._digest = known.digest if known else digest_of(self._going[member] for member in rest)
         row = HeldPrune(
             digest=self._digest,
-            since=known.since if known else self._scope.now_ms,
-            base=rows[0].base if rows else self._scope.observed.applied_revision,
+            since=known.since if known else self._facts.now_ms,
+            base=rows[0].base if rows else self._facts.observed.applied_revision,
             members=known.members if known else tuple(rest) if len(rest) <= MAX_MEMBERS else (),
             chips={m: dict(chips) for m in rest[:MAX_MEMBERS] if (chips := self._chips.get(m))},
             released=self._digest in confirmed,
@@ -159,7 +164,7 @@ class Pruning:
         freed = _sum(self._chips.get(member, NO_CHIPS) for member in rest)
         ended = len(self._running.intersection(rest))
         beyond = self._ledger.beyond(BudgetDemand(KIND, "", len(rest), (), freed, ended))
-        if emptied := emptied_layer(self._scope.desired, self._scope.observed.inventory or ()):
+        if emptied := emptied_layer(self._facts.desired, self._facts.observed.inventory or ()):
             beyond.insert(0, (EMPTIED, emptied))
         if beyond:
             self._hold(row, rest, beyond)
@@ -185,15 +190,15 @@ class Pruning:
 
     def _live(self) -> set[str]:
         """Every live object, to distinguish one that Git declares again from one that is gone."""
-        objects = self._scope.observed.objects
+        objects = self._facts.observed.objects
         return {member_of(key, objects[key]) for key in objects if not metadata(objects[key]).get("deletionTimestamp")}
 
     def _hold(self, row: HeldPrune, rest: list[str], beyond: list[tuple[str, str]]) -> None:
-        scope, budget = self._scope, beyond[0][0]
+        budget = beyond[0][0]
         self._refusal = BudgetRefusal(budget, None)
         listed = [(sum(self._chips.get(member, NO_CHIPS).values()), self._going[member]) for member in rest]
         listed.sort(key=lambda item: (-item[0], _key(item[1])))
-        hold = scope.held_prune = PruneHold(
+        hold = self.held = PruneHold(
             digest=row.digest,
             budget=budget,
             limits=tuple(dict.fromkeys(text for _, text in beyond)),
@@ -210,7 +215,9 @@ class Pruning:
             f"({'; '.join(hold.limits)}), so all of it waits for a person: {shown}{more}. To delete exactly these, "
             f"push a commit whose message ends with the trailer '{hold.trailer}'; to keep them, restore their documents"
         )
-        scope.diagnostics.append(Diagnostic("warning", "SafetyBudget", "", 0, 0, "", message, PassCode.PRUNE_HELD))
+        self._draft.diagnostics.append(
+            Diagnostic("warning", "SafetyBudget", "", 0, 0, "", message, PassCode.PRUNE_HELD)
+        )
 
 
 def emptied_layer(desired: Desired, inventory: Iterable[ObjectKey]) -> str:
@@ -284,12 +291,12 @@ def _freed(scope: Scope, going: Mapping[str, DeleteObject]) -> tuple[dict[str, C
     if not going:
         return {}, set()
     members = {_key(action): member for member, action in going.items()}
-    above = _OwnerChain(scope, members)
+    above = _OwnerChain(scope.facts, members)
     found: dict[str, Counter[str]] = {}
     running: set[str] = set()
     seen: dict[str, int] = {}
-    for name in sorted(scope.observed.pods):
-        pod = scope.observed.pods[name]
+    for name in sorted(scope.facts.observed.pods):
+        pod = scope.facts.observed.pods[name]
         if pod.finished or not pod.node:
             continue
         member = above.of(pod)
@@ -310,10 +317,10 @@ def _freed(scope: Scope, going: Mapping[str, DeleteObject]) -> tuple[dict[str, C
 def _add_absent(scope: Scope, key: ObjectKey, found: Counter[str]) -> None:
     """Add pods that a job that has run is re-creating or that wait for placement, by their requests."""
     gang = scope.gangs.get(gang_key(key.api_version, key.kind, key.namespace, key.name))
-    memory = scope.memory.jobs.get(gang.key) if gang else None
+    memory = scope.draft.memory.jobs.get(gang.key) if gang else None
     if gang is None or memory is None or not memory.nodes:
         return
-    if memory.away and memory.away < scope.now_ms - _AWAY_MS:
+    if memory.away and memory.away < scope.facts.now_ms - _AWAY_MS:
         return  # without pods for so long, the job no longer counts as holding chips
     pods = scope.members.get(gang.key, ())
     asked = max((pod.count for pod in pods), default=0)
@@ -331,8 +338,8 @@ def _pool(scope: Scope, node: str) -> str:
 class _OwnerChain:
     """Finds the deleted object at the top of a pod's chain of controllers."""
 
-    def __init__(self, scope: Scope, members: Mapping[ObjectKey, str]) -> None:
-        self._objects, self._members = scope.observed.objects, members
+    def __init__(self, facts: Facts, members: Mapping[ObjectKey, str]) -> None:
+        self._objects, self._members = facts.observed.objects, members
         self._known: dict[ObjectKey, str | None] = {}
 
     def of(self, pod: Pod) -> str | None:

@@ -17,6 +17,7 @@ from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey, Origin
 from belay.engine.model.jobs import Gang
 from belay.engine.model.times import rfc3339
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.scope import Scope
 from belay.engine.plan.sync.drift import first_difference
 
@@ -35,20 +36,20 @@ def remember(scope: Scope, manifest: Manifest, live: Mapping[str, Any]) -> None:
         first_difference({"template": new}, {"template": old}) for new, old in zip(declared, standing, strict=True)
     )
     if gang is not None and not same:
-        scope.memory.retemplated[gang.key] = scope.now_ms
+        scope.draft.memory.retemplated[gang.key] = scope.facts.now_ms
 
 
 def report(scope: Scope) -> None:
     """Report the jobs that run pods of an older template; one that runs none any more is forgotten."""
-    if not scope.memory.retemplated:
+    if not scope.draft.memory.retemplated:
         return
-    files = {one.key: one for one in scope.desired.manifests}
-    for key, changed in sorted(scope.memory.retemplated.items()):
+    files = {one.key: one for one in scope.facts.desired.manifests}
+    for key, changed in sorted(scope.draft.memory.retemplated.items()):
         gang = scope.gangs.get(key)
-        running = list(_running(scope, gang)) if gang is not None else []
+        running = list(_running(scope.facts, gang)) if gang is not None else []
         older = [pod for pod in running if pod.created * 1000 < changed]
         if gang is None or not older:
-            del scope.memory.retemplated[key]
+            del scope.draft.memory.retemplated[key]
             continue
 
         origin = files[_object(gang)].origin if _object(gang) in files else Origin("", 0, 0)
@@ -59,16 +60,16 @@ def report(scope: Scope) -> None:
         )
         where = f"{gang.kind}/{gang.namespace}/{gang.name}"
         place = (origin.file, origin.line, origin.column)
-        scope.diagnostics.append(Diagnostic("info", where, *place, "", text, PassCode.OLDER_TEMPLATE))
+        scope.draft.diagnostics.append(Diagnostic("info", where, *place, "", text, PassCode.OLDER_TEMPLATE))
 
 
 def _object(gang: Gang) -> ObjectKey:
     return ObjectKey(gang.api_version, gang.kind, gang.namespace, gang.name)
 
 
-def _running(scope: Scope, gang: Gang) -> Iterator[Pod]:
+def _running(facts: Facts, gang: Gang) -> Iterator[Pod]:
     """The gang's pods that run, and are not on their way out."""
     for key in gang.pods:
-        pod = scope.observed.pods.get(key)
+        pod = facts.observed.pods.get(key)
         if pod is not None and pod.node and pod.deleting is None and not pod.finished:
             yield pod

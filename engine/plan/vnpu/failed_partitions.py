@@ -32,27 +32,27 @@ REASON: Final = ActionReason.SEGMENT_FAILED
 
 def run(scope: Scope) -> None:
     """Plan the deletion of pods with AI cores that kubelet refused, within the attempts of their jobs."""
-    refused = [pod for pod in scope.observed.pods.values() if pod.reason == REFUSED and _never_started(pod)]
-    if not refused or not roles.plays(scope, "schedule"):
+    refused = [pod for pod in scope.facts.observed.pods.values() if pod.reason == REFUSED and _never_started(pod)]
+    if not refused or not roles.plays(scope.facts, "schedule"):
         return
     for pod in refused:
         gang = scope.gangs.get(scope.gang_of.get(pod.key, ""))
-        if gang is None or not roles.schedules(scope, pod):
+        if gang is None or not roles.schedules(scope.facts, pod):
             continue
-        memory = memory_of(scope, gang)
+        memory = memory_of(scope.draft, gang)
         most, window = DEFAULT_ATTEMPTS
-        recent = [text for at, text in memory.timeline if at > scope.now_ms - window]
+        recent = [text for at, text in memory.timeline if at > scope.facts.now_ms - window]
         failed = sum(read_line(text).kind is LineKind.CUTTING_FAILED for text in recent)
         if failed >= min(most * max(1, gang.replicas), TIMELINE - 1):
             continue
         line = HistoryLine(LineKind.CUTTING_FAILED, f"{pod.name} on {pod.node}")
-        timeline = with_line(memory.timeline, scope.now_ms, line.text)
-        scope.memory.jobs[gang.key] = msgspec.structs.replace(memory, uid=gang.uid, timeline=timeline)
-        scope.actions.append(
+        timeline = with_line(memory.timeline, scope.facts.now_ms, line.text)
+        scope.draft.memory.jobs[gang.key] = msgspec.structs.replace(memory, uid=gang.uid, timeline=timeline)
+        scope.draft.actions.append(
             DeleteObject(
                 reason=REASON,
                 message=f"the vNPU of pod {pod.key} could not be created on node {pod.node}: its job re-creates it",
-                evidence=Evidence(rule=RuleKind.EXPANSION.value, revision=scope.desired.revision),
+                evidence=Evidence(rule=RuleKind.EXPANSION.value, revision=scope.facts.desired.revision),
                 preconditions=Preconditions(uid=pod.uid),
                 api_version="v1",
                 object_kind="Pod",

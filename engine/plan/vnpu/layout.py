@@ -31,6 +31,8 @@ from belay.engine.model.reasons import ActionReason
 from belay.engine.model.states import ChipHealth, NodeHealth
 from belay.engine.model.times import rfc3339
 from belay.engine.model.vnpu import ExistingVNPU, VNPUChange, change, unfit
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.node_view import NodeView
 from belay.engine.plan.products import withheld
 from belay.engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS
@@ -54,12 +56,12 @@ def run(scope: Scope) -> None:
     """Order partitions for static layouts, and mark on the node views which chips are for vNPUs or shares."""
     failed_partitions.run(scope)
     _mark_cut_chips(scope)
-    laid_out = scope.desired.layouts or any(o.vnpu_layout for o in scope.observed.orders.values())
+    laid_out = scope.facts.desired.layouts or any(o.vnpu_layout for o in scope.facts.observed.orders.values())
     if not laid_out:
         return
     for name in sorted(scope.nodes):
-        wanted = _wanted(scope, name, tuple(layouts_of(scope.desired, scope.nodes[name])))
-        if scope.observed.ledger_broken:
+        wanted = _wanted(scope, name, tuple(layouts_of(scope.facts.desired, scope.nodes[name])))
+        if scope.facts.observed.ledger_broken:
             continue
         if wanted or scope.nodes[name].dynamic_chips:
             _order_node(scope, scope.nodes[name], wanted)
@@ -67,7 +69,7 @@ def run(scope: Scope) -> None:
 
 def _mark_cut_chips(scope: Scope) -> None:
     """Mark chips that hold vNPUs: they cannot be used whole."""
-    for name, agent in scope.observed.agents.items():
+    for name, agent in scope.facts.observed.agents.items():
         if name in scope.nodes and agent.vnpus:
             carved = mask_of(sorted({device.chip for device in agent.vnpus}))
             scope.nodes.change(name, carved=carved, cut=scope.nodes[name].cut | carved)
@@ -84,15 +86,17 @@ def _wanted(scope: Scope, node: str, about: Sequence[Declared[VNPULayout]]) -> _
         mask = 0
         for chip, templates in _rows(view, layout, taken):
             if taken >> chip & 1:
-                _report(scope, view, layout, chip, "is already covered by another document; the first by name counts")
+                _report(
+                    scope.draft, view, layout, chip, "is already covered by another document; the first by name counts"
+                )
             elif not view.base >> chip & 1:
-                _report(scope, view, layout, chip, "does not exist on the node")
+                _report(scope.draft, view, layout, chip, "does not exist on the node")
             else:
                 mask |= 1 << chip
-                if spec.mode == "static" and _fits(scope, view, layout, chip, templates):
+                if spec.mode == "static" and _fits(scope.facts, scope.draft, view, layout, chip, templates):
                     wanted[chip] = (templates, layout)
         taken |= mask
-        of_mode[spec.mode] = of_mode.get(spec.mode, 0) | _of_mode(scope, view, layout, mask)
+        of_mode[spec.mode] = of_mode.get(spec.mode, 0) | _of_mode(scope.facts, scope.draft, view, layout, mask)
     if taken:
         view = scope.nodes.change(
             node,
@@ -101,8 +105,8 @@ def _wanted(scope: Scope, node: str, about: Sequence[Declared[VNPULayout]]) -> _
             soft_chips=view.soft_chips | of_mode.get("soft", 0),
             cut=view.cut | taken,
         )
-    orders = scope.observed.orders.get(node)
-    if scope.desired.has_git and orders is not None and _may_undo(scope.desired):
+    orders = scope.facts.observed.orders.get(node)
+    if scope.facts.desired.has_git and orders is not None and _may_undo(scope.facts.desired):
         for chip, templates in orders.vnpu_layout.items():
             if templates and chip not in wanted and not view.dynamic_chips >> chip & 1:
                 wanted[chip] = ((), None)
@@ -125,12 +129,12 @@ def _rows(view: NodeView, layout: Declared[VNPULayout], taken: int) -> Iterator[
             yield chip, row.templates
 
 
-def _of_mode(scope: Scope, view: NodeView, layout: Declared[VNPULayout], mask: int) -> int:
+def _of_mode(facts: Facts, draft: Draft, view: NodeView, layout: Declared[VNPULayout], mask: int) -> int:
     """Which of these chips can be what the layout's mode says; none or all."""
     mode = layout.document.spec.mode
     if mode == "static":
         return mask
-    family = templates_of(scope.desired, view)
+    family = templates_of(facts.desired, view)
     on_demand = family is not None and cut_on_demand(view, family)
     softly = bool(
         (family is not None and family.spec.soft) or (view.product is not None and view.product.spec.vnpu.soft)
@@ -138,78 +142,80 @@ def _of_mode(scope: Scope, view: NodeView, layout: Declared[VNPULayout], mask: i
     first = ids_of(mask)[0] if mask else -1
     if mode == "dynamic":
         if not on_demand and mask:
-            _report(scope, view, layout, first, "cannot be cut on demand: chips of this node have static vNPUs only")
+            _report(draft, view, layout, first, "cannot be cut on demand: chips of this node have static vNPUs only")
         return mask if on_demand else 0
     if not softly and mask:
-        _report(scope, view, layout, first, "cannot be shared softly: chips of this node do not support it")
+        _report(draft, view, layout, first, "cannot be shared softly: chips of this node do not support it")
     return mask if softly else 0
 
 
-def _fits(scope: Scope, view: NodeView, layout: Declared[VNPULayout], chip: int, templates: tuple[str, ...]) -> bool:
+def _fits(
+    facts: Facts, draft: Draft, view: NodeView, layout: Declared[VNPULayout], chip: int, templates: tuple[str, ...]
+) -> bool:
     if view.product is not None and not cut_by_layout(view):
-        _report(scope, view, layout, chip, f"cannot be cut: {view.product.spec.title} has no static vNPUs")
+        _report(draft, view, layout, chip, f"cannot be cut: {view.product.spec.title} has no static vNPUs")
         return False
-    family = scope.desired.templates_for(view.product, view.node.labels)
+    family = facts.desired.templates_for(view.product, view.node.labels)
     if family is None:
-        _report(scope, view, layout, chip, "cannot be cut: no vNPU templates are known for the node's chips")
+        _report(draft, view, layout, chip, "cannot be cut: no vNPU templates are known for the node's chips")
         return False
     unknown = [name for name in templates if name not in family.by_name]
     if unknown:
-        _report(scope, view, layout, chip, f"template {unknown[0]} does not belong to family {family.spec.family}")
+        _report(draft, view, layout, chip, f"template {unknown[0]} does not belong to family {family.spec.family}")
         return False
     totals = chip_totals(view, family)
     why = unfit(totals, [family.by_name[name].size(totals.aicore) for name in templates])
     if why is not None:
-        _report(scope, view, layout, chip, f"the templates do not fit: {why}")
+        _report(draft, view, layout, chip, f"the templates do not fit: {why}")
     return why is None
 
 
 def _order_node(scope: Scope, view: NodeView, wanted: _Wanted) -> None:
     node = view.node.name
-    agent, orders = scope.observed.agents.get(node), scope.observed.orders.get(node)
-    if _outstanding(scope, agent, orders):
+    agent, orders = scope.facts.observed.agents.get(node), scope.facts.observed.orders.get(node)
+    if _outstanding(scope.facts, agent, orders):
         changing = list(_changing(agent, orders))
         for chip in changing:
             _mark_resetting(scope, node, chip)
             _list_as_resetting(scope, view, chip)
-        _report_ordered(scope, view, [chip for chip in changing if chip in wanted])
+        _report_ordered(scope.draft, view, [chip for chip in changing if chip in wanted])
         return
-    if not orderable(scope, view):
+    if not orderable(scope.facts, view):
         return
-    epoch = next_epoch(scope, view)
+    epoch = next_epoch(scope.facts, view)
     ordered = False
     for chip, (templates, layout) in wanted.items():
         if view.chip_level.get(chip, NORMAL) not in IN_SERVICE:
             continue
         ordered |= _order_chip(scope, view, chip, templates, layout, epoch)
     if ordered:
-        remember_epoch(scope, view, epoch)
+        remember_epoch(scope.facts, scope.draft, view, epoch)
 
 
-def _report_ordered(scope: Scope, view: NodeView, chips: Sequence[int]) -> None:
+def _report_ordered(draft: Draft, view: NodeView, chips: Sequence[int]) -> None:
     """Say that chips are on the way to what layouts ask for, which is not in force until the agent has answered."""
     if chips:
         names = ", ".join(view.chip(chip) for chip in chips)
         text = f"{names} of node {view.node.name}: ordered as the layouts say, the agent has not answered yet"
         about = f"Node/{view.node.name}"
-        scope.diagnostics.append(Diagnostic("info", about, "", 0, 0, "", text, PassCode.LAYOUT_ORDERED))
+        draft.diagnostics.append(Diagnostic("info", about, "", 0, 0, "", text, PassCode.LAYOUT_ORDERED))
 
 
-def orderable(scope: Scope, view: NodeView) -> bool:
+def orderable(facts: Facts, view: NodeView) -> bool:
     """Whether the node can take a partition order now: it is healthy, and no order is unanswered."""
     node = view.node.name
-    agent, orders = scope.observed.agents.get(node), scope.observed.orders.get(node)
-    if _outstanding(scope, agent, orders) or view.suspended:
+    agent, orders = facts.observed.agents.get(node), facts.observed.orders.get(node)
+    if _outstanding(facts, agent, orders) or view.suspended:
         return False
     healthy = view.state not in (NodeHealth.NOT_READY, NodeHealth.UNKNOWN, NodeHealth.ISOLATED)
-    return healthy and not _is_waiting(scope, agent, orders)
+    return healthy and not _is_waiting(facts, agent, orders)
 
 
-def pending_templates(scope: Scope, view: NodeView) -> dict[int, list[str]]:
+def pending_templates(facts: Facts, view: NodeView) -> dict[int, list[str]]:
     """Templates of an order that the node has not answered, by chip."""
     node = view.node.name
-    agent, orders = scope.observed.agents.get(node), scope.observed.orders.get(node)
-    if orders is None or not _outstanding(scope, agent, orders):
+    agent, orders = facts.observed.agents.get(node), facts.observed.orders.get(node)
+    if orders is None or not _outstanding(facts, agent, orders):
         return {}
     out: dict[int, list[str]] = {}
     for chip, templates in orders.vnpu_layout.items():
@@ -223,30 +229,30 @@ def pending_templates(scope: Scope, view: NodeView) -> dict[int, list[str]]:
     return out
 
 
-def next_epoch(scope: Scope, view: NodeView) -> int:
+def next_epoch(facts: Facts, view: NodeView) -> int:
     """Epoch of the next partition order; all orders to a node in one pass share it."""
     node = view.node.name
-    agent, orders = scope.observed.agents.get(node), scope.observed.orders.get(node)
-    memory = scope.observed.history.nodes.get(node, NodeMemory())
+    agent, orders = facts.observed.agents.get(node), facts.observed.orders.get(node)
+    memory = facts.observed.history.nodes.get(node, NodeMemory())
     return max(memory.vnpu_epoch, orders.vnpu_epoch if orders else 0, agent.vnpu_epoch_done if agent else 0) + 1
 
 
-def remember_epoch(scope: Scope, view: NodeView, epoch: int) -> None:
+def remember_epoch(facts: Facts, draft: Draft, view: NodeView, epoch: int) -> None:
     """Keep the epoch in the memory, so that it never repeats."""
-    memory = scope.memory.nodes.get(view.node.name, NodeMemory())
+    memory = draft.memory.nodes.get(view.node.name, NodeMemory())
     if memory.vnpu_epoch == epoch:
         return
-    tries = (*memory.partitions, scope.now_ms) if _failed(scope, view) else (scope.now_ms,)
-    scope.memory.nodes[view.node.name] = msgspec.structs.replace(
+    tries = (*memory.partitions, facts.now_ms) if _failed(facts, view) else (facts.now_ms,)
+    draft.memory.nodes[view.node.name] = msgspec.structs.replace(
         memory, vnpu_epoch=epoch, partitions=tries[-MAX_PARTITIONS:]
     )
 
 
-def occupant_of(scope: Scope, view: NodeView, chip: int) -> str:
+def occupant_of(facts: Facts, view: NodeView, chip: int) -> str:
     """What keeps a chip from being partitioned: a live pod, or processes in the report; empty when nothing does."""
     if view.used >> chip & 1:
         return view.used_by.get(chip) or "a pod"
-    agent = scope.observed.agents.get(view.node.name)
+    agent = facts.observed.agents.get(view.node.name)
     row = agent.chips.get(chip) if agent is not None else None
     return f"{row.processes} processes" if row is not None and row.processes else ""
 
@@ -254,15 +260,15 @@ def occupant_of(scope: Scope, view: NodeView, chip: int) -> str:
 def _order_chip(
     scope: Scope, view: NodeView, chip: int, templates: tuple[str, ...], layout: Declared[VNPULayout] | None, epoch: int
 ) -> bool:
-    step = change(list(vnpus_on(scope, view, chip)), templates)
+    step = change(list(vnpus_on(scope.facts, view, chip)), templates)
     if not step.needed:
         return False
-    holder = occupant_of(scope, view, chip) or ", ".join(f"vNPU {i}" for i in step.blocked)
+    holder = occupant_of(scope.facts, view, chip) or ", ".join(f"vNPU {i}" for i in step.blocked)
     if holder:
         severity: Severity = "error" if layout is not None and layout.document.spec.when_busy == "refuse" else "info"
         if layout is not None:
             what = f"is in use by {holder}; it is cut when that ends"
-            _report(scope, view, layout, chip, what, severity, PassCode.LAYOUT_WAITS)
+            _report(scope.draft, view, layout, chip, what, severity, PassCode.LAYOUT_WAITS)
         return False
     doing = "cut into " + ", ".join(templates) if templates else "made whole again"
     return order_partition(
@@ -274,7 +280,7 @@ def _order_chip(
         epoch,
         reason=ActionReason.LAYOUT_DIFFERS if layout is not None else ActionReason.LAYOUT_REMOVED,
         message=f"chip {view.chip(chip)} of node {view.node.name} is {doing}",
-        evidence=layout_evidence(scope, layout),
+        evidence=layout_evidence(scope.facts, layout),
     )
 
 
@@ -310,14 +316,14 @@ def order_partition(
     )
     if view.contradiction:
         held = msgspec.structs.replace(action, message=f"{message}; {withheld(view)}")
-        scope.deferred.append(Deferred(held, CONTRADICTED, None))
+        scope.draft.deferred.append(Deferred(held, CONTRADICTED, None))
         return False
     until = _next_attempt(scope, view)
     if until is not None:
-        scope.deferred.append(Deferred(action, ATTEMPTS, rfc3339(until / 1000) if until else None))
+        scope.draft.deferred.append(Deferred(action, ATTEMPTS, rfc3339(until / 1000) if until else None))
         return False
     _mark_resetting(scope, view.node.name, chip)
-    scope.actions.append(action)
+    scope.draft.actions.append(action)
     return True
 
 
@@ -328,9 +334,9 @@ def _mark_resetting(scope: Scope, node: str, chip: int) -> None:
     scope.nodes.change(node, unavailable=view.unavailable | 1 << chip, chip_state=chip_state)
 
 
-def _failed(scope: Scope, view: NodeView) -> bool:
+def _failed(facts: Facts, view: NodeView) -> bool:
     """Whether the node's last partition order was refused, failed or expired."""
-    agent, orders = scope.observed.agents.get(view.node.name), scope.observed.orders.get(view.node.name)
+    agent, orders = facts.observed.agents.get(view.node.name), facts.observed.orders.get(view.node.name)
     if orders is None or orders.vnpu_epoch == 0:
         return False
     if agent is None or agent.vnpu_epoch_done < orders.vnpu_epoch:
@@ -340,23 +346,23 @@ def _failed(scope: Scope, view: NodeView) -> bool:
 
 def _next_attempt(scope: Scope, view: NodeView) -> int | None:
     """When the next attempt is due (Unix ms, 0: never) if the window's are used up; None while one is left."""
-    if not _failed(scope, view):
+    if not _failed(scope.facts, view):
         return None
     most, window = scope.fault_rules.of(view, IDLE).reset_attempts if scope.fault_rules else DEFAULT_ATTEMPTS
-    tries = scope.observed.history.nodes.get(view.node.name, NodeMemory()).partitions
-    recent = [at for at in tries if at > scope.now_ms - window]
+    tries = scope.facts.observed.history.nodes.get(view.node.name, NodeMemory()).partitions
+    recent = [at for at in tries if at > scope.facts.now_ms - window]
     if len(recent) < most:
         return None
     return recent[len(recent) - most] + window if most else 0
 
 
-def vnpus_on(scope: Scope, view: NodeView, chip: int) -> Iterator[ExistingVNPU]:
+def vnpus_on(facts: Facts, view: NodeView, chip: int) -> Iterator[ExistingVNPU]:
     """The chip's vNPUs; one counts as busy if a pod whose device is unknown asked for its size."""
-    agent = scope.observed.agents.get(view.node.name)
+    agent = facts.observed.agents.get(view.node.name)
     if agent is None:
         return
     named = {device.used_by for device in agent.vnpus if device.used_by}
-    family = scope.desired.templates_for(view.product, view.node.labels)
+    family = facts.desired.templates_for(view.product, view.node.labels)
     asked = {pod.resource for pod in view.pods if pod.count and pod.key not in named and not pod.finished}
     for device in agent.vnpus:
         if device.chip == chip:
@@ -365,22 +371,22 @@ def vnpus_on(scope: Scope, view: NodeView, chip: int) -> Iterator[ExistingVNPU]:
             yield ExistingVNPU(id=device.id, template=device.template, busy=bool(device.used_by) or resource in asked)
 
 
-def _outstanding(scope: Scope, agent: AgentReport | None, orders: Orders | None) -> bool:
+def _outstanding(facts: Facts, agent: AgentReport | None, orders: Orders | None) -> bool:
     """Whether an order is neither answered nor expired."""
     if orders is None or orders.vnpu_epoch == 0:
         return False
     done = agent.vnpu_epoch_done if agent is not None else 0
-    return orders.vnpu_epoch > done and scope.now_ms <= orders.not_after_ms
+    return orders.vnpu_epoch > done and facts.now_ms <= orders.not_after_ms
 
 
-def _is_waiting(scope: Scope, agent: AgentReport | None, orders: Orders | None) -> bool:
+def _is_waiting(facts: Facts, agent: AgentReport | None, orders: Orders | None) -> bool:
     """Whether to wait after an expired, refused or failed order: for a newer report, then ``RETRY_MS``."""
     if orders is None or orders.vnpu_epoch == 0:
         return False
     if agent is None or agent.vnpu_epoch_done < orders.vnpu_epoch:
         return agent is None or agent.time_ms <= orders.not_after_ms
     bad = agent.vnpu_result.startswith(("refused", "failed"))
-    return bad and scope.now_ms - orders.issued_ms < RETRY_MS
+    return bad and facts.now_ms - orders.issued_ms < RETRY_MS
 
 
 def _changing(agent: AgentReport | None, orders: Orders | None) -> Iterator[int]:
@@ -402,20 +408,20 @@ def _list_as_resetting(scope: Scope, view: NodeView, chip: int) -> None:
         scope.chips.insert(index, row)
 
 
-def layout_evidence(scope: Scope, layout: Declared[VNPULayout] | None) -> Evidence:
+def layout_evidence(facts: Facts, layout: Declared[VNPULayout] | None) -> Evidence:
     """Place of the document that asks for a partition; None: no document does any more."""
     if layout is None:
-        return Evidence(rule="layout", revision=scope.desired.revision)
+        return Evidence(rule="layout", revision=facts.desired.revision)
     return Evidence(
         rule=f"VNPULayout/{layout.document.name}",
         file=layout.origin.file,
         line=layout.origin.line,
-        revision=scope.desired.revision,
+        revision=facts.desired.revision,
     )
 
 
 def _report(
-    scope: Scope,
+    draft: Draft,
     view: NodeView,
     layout: Declared[VNPULayout],
     chip: int,
@@ -424,7 +430,7 @@ def _report(
     code: PassCode = PassCode.LAYOUT_REFUSED,
 ) -> None:
     origin = layout.origin
-    scope.diagnostics.append(
+    draft.diagnostics.append(
         Diagnostic(
             severity=severity,
             object=f"VNPULayout/{layout.document.name}",

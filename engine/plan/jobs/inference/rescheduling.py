@@ -19,11 +19,11 @@ from belay.engine.model.quantities import whole_number
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.rules import RuleKind
 from belay.engine.plan import roles as component_roles
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.health import node_faults
 from belay.engine.plan.jobs.inference import labels as names
 from belay.engine.plan.jobs.inference.serving import ServingContext, ServingInstance, ServingRole, size_of
 from belay.engine.plan.node_view import NodeView
-from belay.engine.plan.scope import Scope
 
 RULE: Final = RuleKind.FAULT_SCHEDULING.value
 NODE_RULE: Final = RuleKind.FAULT_SCHEDULING.named("node-not-ready")
@@ -83,20 +83,20 @@ def release_pods(serving: ServingContext) -> None:
     scope = serving.context.scope
     if not serving.pods:
         return
-    missing, mass = node_faults.missing_nodes(scope)
+    missing, mass = node_faults.missing_nodes(scope.facts)
     outages = node_faults.mass_outages(scope)
     for place in sorted(serving.pods):
         for pod in sorted(serving.pods[place], key=lambda pod: pod.name):
-            if not pod.node or pod.key in scope.evicting or not serving.decides(pod):
+            if not pod.node or pod.key in scope.draft.evicting or not serving.decides(pod):
                 continue
             view = scope.nodes.get(pod.node)
-            if view is not None and not view.node.ready and _is_lost(scope, view, outages):
+            if view is not None and not view.node.ready and _is_lost(scope.facts, view, outages):
                 why = f"node {pod.node} is not ready"
                 _force(serving, pod, ActionReason.NODE_UNHEALTHY, why, NODE_RULE)
             elif pod.node in missing and not mass:
                 _force(serving, pod, ActionReason.NODE_UNHEALTHY, f"node {pod.node} does not exist any more", NODE_RULE)
             elif pod.deleting is not None and pod.labels.get(FAULT_SCHEDULING) in names.EXTERNAL:
-                over = scope.now - pod.deleting
+                over = scope.facts.now - pod.deleting
                 if over > SLACK:
                     text = f"its grace time is over for {over:.0f} s"
                     _force(serving, pod, ActionReason.GRACE_TIME_EXCEEDED, text, RULE)
@@ -104,9 +104,9 @@ def release_pods(serving: ServingContext) -> None:
                     _force(serving, pod, ActionReason.INSTANCE_UNHEALTHY, f"it is {external_status(pod)}", RULE)
 
 
-def _is_lost(scope: Scope, view: NodeView, outages: Mapping[str, int]) -> bool:
+def _is_lost(facts: Facts, view: NodeView, outages: Mapping[str, int]) -> bool:
     """Whether a node that is not ready stays so, alone: with half of its pool, the control plane is suspected."""
-    return node_faults.past_debounce(scope, view) and view.pool not in outages
+    return node_faults.past_debounce(facts, view) and view.pool not in outages
 
 
 def _restart(
@@ -120,7 +120,7 @@ def _restart(
     if role.paused and not one.current:
         one.going = True
         for pod in pods:
-            if pod.deleting is None and pod.key not in serving.context.scope.evicting:
+            if pod.deleting is None and pod.key not in serving.context.scope.draft.evicting:
                 _evict(serving, pod, reason, text, f"{RULE}={pod.labels.get(FAULT_SCHEDULING, '')}", one.unit, force)
         return
     serving.remove(role, one, reason, text, rule=RULE)
@@ -159,9 +159,9 @@ def _unhealthy(serving: ServingContext, role: ServingRole, one: ServingInstance)
 
 def _lost(serving: ServingContext, one: ServingInstance) -> str:
     """What a gang that ran has lost; empty while it is whole or has not started."""
-    names_of = component_roles.names(serving.context.scope)
+    names_of = component_roles.names(serving.context.scope.facts)
     pods = [pod for pod in one.pods if component_roles.is_ours(pod, names_of)]
-    if one.ready or any(pod.key in serving.context.scope.evicting for pod in pods):
+    if one.ready or any(pod.key in serving.context.scope.draft.evicting for pod in pods):
         return ""
     started = [pod for pod in pods if pod.holds_chips and pod.deleting is None and pod.started is not None]
     if not started:
@@ -194,7 +194,7 @@ def _force(serving: ServingContext, pod: Pod, reason: str, why: str, rule: str) 
 
 def _evict(serving: ServingContext, pod: Pod, reason: str, text: str, rule: str, unit: str, force: bool) -> None:
     scope = serving.context.scope
-    scope.evicting.add(pod.key)
+    scope.draft.evicting.add(pod.key)
     action = EvictPod(
         reason=reason,
         message=text,
@@ -207,4 +207,4 @@ def _evict(serving: ServingContext, pod: Pod, reason: str, text: str, rule: str,
         owner=Owner(pod.owner_kind, pod.owner_name) if pod.owner_kind else None,
         budget_unit=unit,
     )
-    scope.actions.append(action)
+    scope.draft.actions.append(action)

@@ -50,7 +50,7 @@ def place(
 def _slots(
     state: PlacementState, job: SchedulerJob, waiting: Sequence[Pod], ranks: Mapping[str, int], memory: JobMemory | None
 ) -> dict[str, RankSlot] | None:
-    claims = state.scope.claims
+    claims = state.scope.facts.claims
     nodes: dict[str, str] = {}
     for pod in waiting:
         node = claims.node_of(pod)

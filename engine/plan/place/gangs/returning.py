@@ -16,12 +16,13 @@ from belay.engine.gangs.forming import declared_rank
 from belay.engine.model.cluster import Node, Pod
 from belay.engine.model.history import JobMemory
 from belay.engine.model.pod_options import backup_source_name, is_backup
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.place.families import multilevel
 from belay.engine.plan.place.families.multilevel import Level
 from belay.engine.plan.place.handler import Refusal
 from belay.engine.plan.place.job import SchedulerJob
 from belay.engine.plan.place.state import PlacementState
-from belay.engine.plan.scope import Scope
 
 WAITING: Final = "WaitingForRelease"
 #: How long a super-pod job waits for the nodes of its healthy pods, in seconds.
@@ -46,7 +47,7 @@ def not_released(
             return None
         return Refusal(WAITING, f"pod {terminating[0].key} is being graceful delete, unable to reschedule")
     healthy = [pod for pod in terminating if pod.node not in memory.fault_nodes]
-    if not healthy or state.scope.now - min(pod.created for pod in waiting) >= RELEASE_WAIT:
+    if not healthy or state.scope.facts.now - min(pod.created for pod in waiting) >= RELEASE_WAIT:
         return None
     nodes = ", ".join(sorted({pod.node for pod in healthy})[:3])
     return Refusal(WAITING, f"selectNode failed, wait for normal node resource release ({nodes})")
@@ -59,11 +60,11 @@ def unexpired(memory: JobMemory, now_ms: int) -> JobMemory:
     return msgspec.structs.replace(memory, nodes={}, super_pods={})
 
 
-def record_absence(scope: Scope, key: str) -> None:
+def record_absence(facts: Facts, draft: Draft, key: str) -> None:
     """Record since when none of the job's pods has a node, which limits how long former nodes are kept."""
-    memory = scope.memory.jobs.get(key)
+    memory = draft.memory.jobs.get(key)
     if memory is not None and not memory.away and (memory.nodes or memory.super_pods):
-        scope.memory.jobs[key] = msgspec.structs.replace(memory, away=scope.now_ms)
+        draft.memory.jobs[key] = msgspec.structs.replace(memory, away=facts.now_ms)
 
 
 def backup_source(pod: Pod) -> str:

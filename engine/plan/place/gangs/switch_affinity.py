@@ -45,7 +45,7 @@ def place(
     ``memory`` has the former nodes of the ranks. Candidates are those of the first pod; where that fails and pods ask
     for different things, the nodes that fit all of them.
     """
-    switches = switch_config.read(state.scope.observed, state.scope.cache)
+    switches = switch_config.read(state.scope.facts.observed, state.scope.facts.cache)
     if isinstance(switches, Refusal):
         return switches
     found = _placed(state, job, switches, state.candidates(job, waiting[0]), waiting, ranks, memory)
@@ -244,11 +244,11 @@ class _SwitchPlanner:
 def _promised(state: PlacementState) -> dict[str, list[tuple[Pod, Mapping[str, str]]]]:
     """Pods that are bound once their claims name them, with the annotations that they get, by the claims' node."""
     found: dict[str, list[tuple[Pod, Mapping[str, str]]]] = {}
-    for key, memory in state.scope.memory.jobs.items():
+    for key, memory in state.scope.draft.memory.jobs.items():
         gang = state.scope.gangs.get(key) if memory.switches else None
         for name in gang.pods if gang is not None else ():
-            pod = state.scope.observed.pods.get(name)
-            node = state.scope.claims.node_of(pod) if pod is not None and not pod.node and pod.count else ""
+            pod = state.scope.facts.observed.pods.get(name)
+            node = state.scope.facts.claims.node_of(pod) if pod is not None and not pod.node and pod.count else ""
             if pod is not None and node in memory.switches:
                 found.setdefault(node, []).append((pod, memory.switches[node]))
     return found

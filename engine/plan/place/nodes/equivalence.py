@@ -111,7 +111,7 @@ class TableKeys:
                 found = self._known[name] = self._known[last.key]
                 return found
             request = (pod.resource, pod.count, pod.requests, pod.node_selector, pod.affinity, pod.tolerations)
-            claims = self._scope.claims.signature(pod)
+            claims = self._scope.facts.claims.signature(pod)
             whole = (self._rules, request, pod.host_ports, self._volumes.rules(pod), _cut(job, pod), claims)
             found = self._known[name] = msgspec.json.encode(whole, order="deterministic")
             self._last = pod
