@@ -5,37 +5,44 @@ Exit codes: 0 done, 1 findings or differences (validate, diff, plan --exit-code)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import click
 
-from belay.engine.cli import (
-    artefacts,
-    checkpoints,
-    checks,
-    diagnosing,
-    events,
-    history,
-    hosts,
-    keys,
-    logs,
-    mcp_server,
-    notifying,
-    processes,
-    questions,
-    rights,
-    sandbox,
-    syncing,
-    views,
-    waiting,
-)  # fmt: skip
-from belay.engine.cli.acts import beginnings, new, policies
-from belay.engine.cli.acts import verbs as acts
 from belay.engine.cli.invocation import fails_clearly
-from belay.engine.cli.review import verb as reviewing
-from belay.engine.cli.verb_groups import GroupedVerbs, lay_out_examples
+from belay.engine.cli.verb_groups import GroupedVerbs, VerbTable
 
+#: Where each verb is, below this package: its module is imported when the verb is asked for.
+_HOMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "acts.beginnings": ("init",),
+    "acts.new": ("new",),
+    "acts.verbs": (
+        "isolate", "drain", "release", "scale", "priority", "suspend", "resume", "rollback", "confirm", "adopt",
+    ),
+    "artefacts": ("import",),
+    "checkpoints": ("checkpoint",),
+    "checks": ("check",),
+    "diagnosing": ("diagnose",),
+    "events": ("events",),
+    "history": ("history", "report", "usage"),
+    "hosts": ("train", "runtime", "containers"),
+    "keys": ("keys",),
+    "logs": ("logs",),
+    "mcp_server": ("mcp",),
+    "migrating": ("migrate",),
+    "notifying": ("notify",),
+    "policy_verbs": ("policy",),
+    "processes": ("controller", "worker", "server", "console", "admission", "agent", "exporter"),
+    "questions": ("validate", "plan", "diff", "explain", "verify", "replay", "simulate"),
+    "review.verb": ("review",),
+    "rights": ("rights",),
+    "sandbox": ("up", "demo", "inject", "sim-driver"),
+    "syncing": ("sync",),
+    "views": ("status", "get", "top"),
+    "waiting": ("wait",),
+}  # fmt: skip
 #: Words of kubectl and of other tools of this field, and the verb that does this.
 _MEANT: Final = {
     "describe": "explain", "why": "explain", "log": "logs",
@@ -67,7 +74,11 @@ class _Verbs(GroupedVerbs):
             raise click.UsageError(f"No such command {args[0]!r}. Did you mean {_MEANT[args[0]]}?", ctx) from error
 
 
-@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=_Verbs,
+    commands=VerbTable(__name__, _HOMES),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.option(
     "--version",
     is_flag=True,
@@ -166,35 +177,3 @@ def completion(shell: str) -> None:
     complete = get_completion_class(shell)
     if complete is not None:
         click.echo(complete(main, {}, "belay", "_BELAY_COMPLETE").source())
-
-
-for _room in (
-    acts,
-    questions,
-    diagnosing,
-    artefacts,
-    reviewing,
-    views,
-    events,
-    logs,
-    syncing,
-    waiting,
-    history,
-    mcp_server,
-    notifying,
-    processes,
-    hosts,
-    checkpoints,
-    checks,
-    keys,
-    rights,
-    sandbox,
-):
-    for _verb in _room.VERBS:
-        main.add_command(_verb)
-new.new.add_command(policies.add, "policy")
-questions.policy.add_command(policies.add)
-questions.policy.add_command(policies.edit)
-main.add_command(new.new)
-main.add_command(beginnings.init)
-lay_out_examples(main)

@@ -13,7 +13,6 @@ from belay.engine.cli.codes import KINDS, PUBLISHED_KINDS, KindOrCode, canonical
 from belay.engine.cli.inputs import cluster_items, left_out, plan_cluster
 from belay.engine.cli.invocation import cluster_options, fails_clearly, output_option
 from belay.engine.cli.known_names import complete_row, completes
-from belay.engine.cli.storage import storage
 
 if TYPE_CHECKING:
     from belay.engine.cli.forecast import Forecast
@@ -309,45 +308,6 @@ def simulate(
         click.echo(show.plain(str(finding)), err=True)
 
 
-@click.group(short_help="Add, change or try a fault policy.")
-def policy() -> None:
-    """Add or change a fault policy as a commit, or try one on recorded history before it is in force."""
-
-
-@policy.command("test", short_help="What would a policy have done? Exit 1 if anything else.")
-@click.argument("policy_path", metavar="POLICY")
-@click.option(
-    "--against",
-    "recordings",
-    metavar="RECORDING",
-    multiple=True,
-    required=True,
-    help="Recorded passes, a folder of them, or a folder of `kubectl get … -o json` Lists; may be given again.",
-)
-@click.option("--desired", metavar="DIR", help="For Lists: the state repository of their time.")
-@click.option("--policies", metavar="DIR", multiple=True, help="For Lists: policies laid over; may be given again.")
-@output_option()
-@fails_clearly
-def policy_test(
-    policy_path: str, recordings: tuple[str, ...], desired: str | None, policies: tuple[str, ...], output: str
-) -> None:
-    """Replay recorded history under the policies of its time and with POLICY enforced over them: which actions it
-    would have avoided, which it would have added, and which it would have missed. Exit 1 when there are any.
-
-    Example: belay policy test policies/training.yaml --against passes/
-    """
-    from belay.engine.cli import output as show
-    from belay.engine.cli.backtest import compare, policy_files
-    from belay.engine.cli.summary import backtest_table
-
-    verdict = compare(policy_files(policy_path), recordings, tree=desired, overlays=policies)
-    if output in ("json", "yaml"):
-        show.document(verdict, output)
-    else:
-        backtest_table(verdict, wide=output == "wide")
-    sys.exit(1 if verdict.differs else 0)
-
-
 def _forecast(result: Plan, desired: Desired, items: list[dict[str, Any]]) -> tuple[Forecast | None, str]:
     """The outcome of a plan, or why it cannot be simulated."""
     from belay.engine.cli.forecast import forecast
@@ -395,36 +355,4 @@ def verify(files: tuple[str, ...], keys: Path | None, signers: Path | None, outp
     sys.exit(1 if not checks or any(row.problem for row in checks) else 0)
 
 
-@click.group(short_help="Move a cluster from MindCluster to Belay.")
-def migrate() -> None:
-    """Move a cluster from MindCluster to Belay, one side at a time."""
-
-
-@migrate.command(short_help="What of MindCluster runs, and what moving needs.")
-@click.option("--cluster", default="live", show_default=True, metavar="FILE|live",
-              help="What `kubectl get nodes,pods,configmaps -A -o json` printed (-: standard input).")  # fmt: skip
-@click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, ~/.kube/config, in-cluster.")
-@output_option()
-@fails_clearly
-def check(cluster: str, kubeconfig: str | None, output: str) -> None:
-    """Say which components of MindCluster run, what Belay understands of them, what differs, and which steps to take.
-
-    Only reads. Exit 1 when something is not understood.
-
-    Example: belay migrate check
-    """
-    from belay.engine.cli import output as show
-    from belay.engine.cli.migration import examine, table
-
-    items, _, _ = cluster_items(cluster, None, kubeconfig)
-    found = examine(items)
-    if output in ("json", "yaml"):
-        show.document(found, output)
-    else:
-        table(found)
-    sys.exit(1 if found.unknown else 0)
-
-
-migrate.add_command(storage)
-
-VERBS = (validate, plan, diff, explain, verify, replay, simulate, policy, migrate)
+VERBS = (validate, plan, diff, explain, verify, replay, simulate)

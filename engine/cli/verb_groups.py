@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from importlib import import_module
 from typing import Final
 
 import click
@@ -29,6 +29,39 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 OTHERS: Final = "More"
 _EXAMPLES: Final = re.compile(r"(?:^|\s)Examples?:\s+(belay .*)\Z", re.DOTALL)
 _NEXT: Final = re.compile(r"(?:;|\n) +(?=belay )|;\s+(?=belay )")
+
+
+class VerbTable(MutableMapping[str, click.Command]):
+    """The verbs of a package by name. A verb's module, below ``package``, is imported once the verb is looked up, and
+    lists it in its ``VERBS``.
+    """
+
+    def __init__(self, package: str, homes: Mapping[str, tuple[str, ...]]) -> None:
+        self._package = package
+        self._homes = {name: module for module, names in homes.items() for name in names}
+        self._found: dict[str, click.Command] = {}
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in self._found and name in self._homes:
+            for verb in import_module(f"{self._package}.{self._homes[name]}").VERBS:
+                self[str(verb.name)] = verb
+        return self._found[name]
+
+    def __setitem__(self, name: str, verb: click.Command) -> None:
+        lay_out_examples(verb)
+        self._found[name] = verb
+
+    def __delitem__(self, name: str) -> None:
+        del self._found[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._homes or name in self._found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._homes, **self._found})
+
+    def __len__(self) -> int:
+        return len({**self._homes, **self._found})
 
 
 class GroupedVerbs(click.Group):
@@ -60,6 +93,8 @@ def lay_out_examples(command: click.Command) -> None:
     """Give each example of a command, and of those below it, a line of its own."""
     examples = examples_of(command)
     if examples and command.help:
+        import inspect
+
         said = _EXAMPLES.sub("", inspect.cleandoc(command.help)).rstrip()
         heading = "Example:" if len(examples) == 1 else "Examples:"
         # click leaves the lines of a paragraph as they are that begins with a backspace

@@ -195,3 +195,6 @@ def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
     except FileNotFoundError as error:
         raise BelayError("the git command is not on PATH", hint="Install git") from error
+
+
+VERBS = (init,)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from belay.engine.cli.acts.policies import add as add_policy
 from belay.engine.cli.acts.verbs import act, act_options
 from belay.engine.cli.invocation import WholeNumber, fails_clearly
 
@@ -121,3 +122,8 @@ def pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
             raise InputError("a name, = and a value are wanted", where=f"{option} {text}")
         found[key] = value
     return found
+
+
+new.add_command(add_policy, "policy")
+
+VERBS = (new,)
