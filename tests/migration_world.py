@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from belay.engine.model.actions import EvictPod, IsolateChip, ReleaseChip, ResetChips
-from belay.engine.model.cluster import AgentReport, DeviceReport, Observed, Orders, Pod, ids_of, mask_of
+from belay.engine.model.chip_masks import ids_of, mask_of
+from belay.engine.model.cluster import AgentReport, DeviceReport, Observed, Orders, Pod
 from belay.engine.model.history import History
 from belay.engine.model.levels import IN_SERVICE, MANUALLY_SEPARATE, PRE_SEPARATE, RESETTABLE, worst
 from belay.engine.wire import deviceinfo

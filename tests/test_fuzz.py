@@ -109,7 +109,7 @@ from tests.fuzz.harness import Form, Harness
 def feed(data):
     if data == b"raise": raise KeyError("x")
     if data == b"steps":
-        from belay.engine.model.cluster import ids_of
+        from belay.engine.model.chip_masks import ids_of
         ids_of((1 << 200_000) - 1)
     if data == b"log": [logging.warning("x") for _ in range(1000)]
     if data == b"print": print("x" * 100_000)

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from belay.engine.model.cluster import ids_of
+from belay.engine.model.chip_masks import ids_of
 from belay.engine.plan.place.families.a3 import A3
 from belay.engine.plan.place.families.base import Base
 from belay.engine.plan.place.families.box16 import Box16

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from belay.engine.model.cluster import ids_of
+from belay.engine.model.chip_masks import ids_of
 from belay.engine.model.resets import group_of, groups, said_by_driver
 
 

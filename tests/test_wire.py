@@ -8,17 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from belay.engine.model.cluster import (
-    AgentChip,
-    AgentReport,
-    AgentVNPU,
-    NodeDevice,
-    Orders,
-    ResetOrder,
-    SwitchFault,
-    ids_of,
-    mask_of,
-)
+from belay.engine.model.chip_masks import ids_of, mask_of
+from belay.engine.model.cluster import AgentChip, AgentReport, AgentVNPU, NodeDevice, Orders, ResetOrder, SwitchFault
 from belay.engine.model.history import ChipMemory, CodeMemory, Hold, JobMemory, NodeMemory
 from belay.engine.model.labels import CONFIGURATION_NPU
 from belay.engine.model.recovery import Conversation, FaultyRank, State

@@ -12,6 +12,7 @@ from typing import Any
 
 from belay.engine.documents import Desired
 from belay.engine.load import load
+from belay.engine.model.chip_masks import mask_of
 from belay.engine.model.cluster import (
     AgentChip,
     AgentReport,
@@ -27,7 +28,6 @@ from belay.engine.model.cluster import (
     ResetOrder,
     SwitchReport,
     Taint,
-    mask_of,
 )
 from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.history import History

@@ -13,7 +13,7 @@ from typing import Any, Final
 from belay.agents.node.policy import DiskCache
 from belay.agents.node.settings import MAX_TEXT
 from belay.agents.node.state import NodeState
-from belay.engine.model.cluster import ids_of
+from belay.engine.model.chip_masks import ids_of
 from belay.engine.wire import deviceinfo
 from belay.engine.wire.deviceinfo import MANUAL_KEY, UPGRADES_KEY
 from belay.engine.wire.errors import WireError

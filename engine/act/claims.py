@@ -17,7 +17,8 @@ import msgspec
 from belay.engine.act.edge import written
 from belay.engine.kube import CONFIGMAP, Conflict, Kube
 from belay.engine.model.actions import BindPod
-from belay.engine.model.cluster import Pod, mask_of
+from belay.engine.model.chip_masks import mask_of
+from belay.engine.model.cluster import Pod
 from belay.engine.model.labels import SHARE_CORES
 from belay.engine.store import ObjectWrite
 from belay.engine.wire import ledger

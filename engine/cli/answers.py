@@ -15,7 +15,8 @@ from belay.engine.cli.selection import JOB_COLUMNS, JOB_WIDE, Answer
 from belay.engine.gangs.forming import pending_by_gang
 from belay.engine.gangs.grouping import group
 from belay.engine.gangs.job_status import FAILED, end_message, standing
-from belay.engine.model.cluster import Observed, ids_of
+from belay.engine.model.chip_masks import ids_of
+from belay.engine.model.cluster import Observed
 from belay.engine.model.plan import UNREPORTED, ChipState, NodeState, Plan, ServerChips
 from belay.engine.model.states import ChipHealth
 from belay.engine.model.times import rfc3339

@@ -13,7 +13,8 @@ from belay.engine.cli.explained_rows import actions_on, hold_row, slow_findings,
 from belay.engine.cli.holders import holders_of
 from belay.engine.cli.whys import Whys
 from belay.engine.errors import InputError
-from belay.engine.model.cluster import AgentReport, ChipFault, Observed, Orders, ids_of
+from belay.engine.model.chip_masks import ids_of
+from belay.engine.model.cluster import AgentReport, ChipFault, Observed, Orders
 from belay.engine.model.history import ChipMemory, History
 from belay.engine.model.log_codes import BMC, CHIP, meaning_of
 from belay.engine.model.plan import Plan, ServerChips

@@ -10,7 +10,8 @@ from belay.engine.cli.counted_chips import CountedChips, planned_use
 from belay.engine.cli.measurements import Measured, Reading
 from belay.engine.cli.selection import Answer
 from belay.engine.gangs.grouping import group
-from belay.engine.model.cluster import Observed, ids_of
+from belay.engine.model.chip_masks import ids_of
+from belay.engine.model.cluster import Observed
 from belay.engine.model.plan import ChipState, NodeState, Plan
 
 _MEASURED: Final = ("utilization", "hbm", "power", "temperature")

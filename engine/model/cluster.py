@@ -7,7 +7,6 @@ ids; sets of chips are integer bit masks (bit *i* = chip *i*).
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -444,22 +443,3 @@ class Observed(msgspec.Struct, frozen=True):
     refusals: dict[RefusalKey, ServerRefusal] = {}
     fault_subscriptions: FaultSubscriptions = NO_SUBSCRIPTIONS
     workloads: WorkloadTable = NO_TABLE
-
-
-def mask_of(ids: tuple[int, ...] | list[int]) -> int:
-    """Bit mask of chip ids."""
-    mask = 0
-    for i in ids:
-        mask |= 1 << i
-    return mask
-
-
-@lru_cache(maxsize=4096)
-def ids_of(mask: int) -> tuple[int, ...]:
-    """Chip ids of a mask, ascending."""
-    out = []
-    while mask:
-        low = mask & -mask
-        out.append(low.bit_length() - 1)
-        mask ^= low
-    return tuple(out)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from belay.engine.model.cluster import mask_of
+from belay.engine.model.chip_masks import mask_of
 
 #: Two dies of a module plus two of the module that shares its optical ports.
 _A3_MODULE_PAIR = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from belay.engine.model.causes import Cause
-from belay.engine.model.cluster import ids_of
+from belay.engine.model.chip_masks import ids_of
 from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.model.history import HOLD_KINDS, Hold, HoldKind

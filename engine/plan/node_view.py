@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from belay.engine.model.cluster import DeviceReport, Node, Pod, ids_of
+from belay.engine.model.chip_masks import ids_of
+from belay.engine.model.cluster import DeviceReport, Node, Pod
 from belay.engine.model.levels import NORMAL
 from belay.engine.model.plan import ChipState, NodeState
 from belay.engine.model.states import ChipHealth, NodeHealth

@@ -16,7 +16,8 @@ import msgspec
 
 from belay.engine.documents import Desired, InitParams, NodePool, Product
 from belay.engine.gangs import live_pods
-from belay.engine.model.cluster import DeviceReport, Node, Observed, Pod, mask_of
+from belay.engine.model.chip_masks import mask_of
+from belay.engine.model.cluster import DeviceReport, Node, Observed, Pod
 from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.model.labels import ASCEND_310, ASCEND_310P, ASCEND_910, NPU

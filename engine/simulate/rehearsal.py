@@ -25,7 +25,8 @@ from belay.engine.documents import (
     TimelineEvent,
 )
 from belay.engine.documents.fault_policy import IDLE, TRAINING
-from belay.engine.model.cluster import ChipFault, DeviceReport, Node, Observed, Pod, mask_of
+from belay.engine.model.chip_masks import mask_of
+from belay.engine.model.cluster import ChipFault, DeviceReport, Node, Observed, Pod
 from belay.engine.model.faults import CARD, NETWORK, PUBLIC, code_key
 from belay.engine.model.history import History
 from belay.engine.model.labels import ASCEND_910, ASCEND_REAL, POLICY_TEST_LABEL

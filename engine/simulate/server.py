@@ -6,7 +6,8 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from belay.engine.model.cluster import AgentChip, AgentReport, AgentVNPU, DeviceReport, Node, ResetOrder, ids_of
+from belay.engine.model.chip_masks import ids_of
+from belay.engine.model.cluster import AgentChip, AgentReport, AgentVNPU, DeviceReport, Node, ResetOrder
 from belay.engine.model.faults import CARD, NETWORK, PUBLIC, moment
 from belay.engine.model.levels import (
     IN_SERVICE,

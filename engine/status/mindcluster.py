@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from belay.engine.documents import Desired
-from belay.engine.model.cluster import DeviceReport, NodeReport, Observed, SwitchReport, ids_of
+from belay.engine.model.chip_masks import ids_of
+from belay.engine.model.cluster import DeviceReport, NodeReport, Observed, SwitchReport
 from belay.engine.model.faults import code_key
 from belay.engine.model.labels import VOLCANO_CONSUMER
 from belay.engine.model.levels import NOT_HANDLE, SWITCH_LEVELS, NodeStatus, SwitchLevel, switch_status

@@ -13,7 +13,8 @@ from typing import Any, Final
 from belay.engine.documents import Desired
 from belay.engine.gangs.grouping import group
 from belay.engine.gangs.retries import recorded_retries
-from belay.engine.model.cluster import DeviceReport, Observed, ids_of
+from belay.engine.model.chip_masks import ids_of
+from belay.engine.model.cluster import DeviceReport, Observed
 from belay.engine.model.faults import HEARTBEAT
 from belay.engine.model.history import JobMemory, RescheduleRecord
 from belay.engine.model.jobs import Gang

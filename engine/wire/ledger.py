@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from belay.engine.model.cluster import ids_of
+from belay.engine.model.chip_masks import ids_of
 from belay.engine.model.labels import MANAGED_BY
 from belay.engine.wire import formats
 from belay.engine.wire.errors import WireError

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from belay.engine.model.cluster import mask_of
+from belay.engine.model.chip_masks import mask_of
 from tests import placing, worlds
 from tests.placing import POLICY, bindings, busy, chips_of, gang, scope_of
 

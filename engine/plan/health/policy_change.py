@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from belay.engine.documents import Declared, Desired, FaultPolicy
-from belay.engine.model.cluster import ids_of
+from belay.engine.model.chip_masks import ids_of
 from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.plan import budgets

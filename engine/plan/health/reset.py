@@ -24,7 +24,8 @@ from belay.engine.model.actions import (
     Preconditions,
     ResetChips,
 )
-from belay.engine.model.cluster import AgentReport, ids_of, mask_of
+from belay.engine.model.chip_masks import ids_of, mask_of
+from belay.engine.model.cluster import AgentReport
 from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.model.history import (

@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from belay.engine.model.cluster import AgentReport, Orders, mask_of
+from belay.engine.model.chip_masks import mask_of
+from belay.engine.model.cluster import AgentReport, Orders
 from belay.engine.model.faults import moment
 from belay.engine.model.history import ChipMemory, NodeMemory
 from belay.engine.model.resets import group_of

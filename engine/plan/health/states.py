@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from belay.engine.model.actions import IsolateChip, ReleaseChip
-from belay.engine.model.cluster import ids_of
+from belay.engine.model.chip_masks import ids_of
 from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.model.faults import level_of

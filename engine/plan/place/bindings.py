@@ -14,7 +14,8 @@ from belay.engine.model.actions import (
     Evidence,
     Preconditions,
 )
-from belay.engine.model.cluster import Pod, ids_of
+from belay.engine.model.chip_masks import ids_of
+from belay.engine.model.cluster import Pod
 from belay.engine.model.history import JobMemory
 from belay.engine.model.jobs import Gang
 from belay.engine.model.labels import (

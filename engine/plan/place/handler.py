@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from belay.engine.model.cluster import ids_of
+from belay.engine.model.chip_masks import ids_of
 from belay.engine.model.job_options import JobOptions, read_options
 from belay.engine.plan.place.causes import Cause
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from belay.engine.model.cluster import ids_of
+from belay.engine.model.chip_masks import ids_of
 from belay.engine.model.labels import ASCEND_REAL, DISTRIBUTED_JOB, NPU_CORE, PREDICATE_TIME, RANK_INDEX, SHARE_ID
 from belay.engine.model.quantities import whole_number
 from belay.engine.plan.node_view import NodeView

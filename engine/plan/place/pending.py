@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from belay.engine.model.cluster import Observed, Pod, ids_of
+from belay.engine.model.chip_masks import ids_of
+from belay.engine.model.cluster import Observed, Pod
 from belay.engine.model.pending_reasons import (
     ENQUEUE_FAILED,
     FRAGMENTED,

@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from belay.engine.documents import InitParams
-from belay.engine.model.cluster import Pod, ids_of
+from belay.engine.model.chip_masks import ids_of
+from belay.engine.model.cluster import Pod
 from belay.engine.model.quantities import whole_number
 from belay.engine.plan.facts import Facts
 from belay.engine.plan.node_view import NodeView

@@ -6,7 +6,8 @@ import heapq
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from belay.engine.model.cluster import Pod, ids_of
+from belay.engine.model.chip_masks import ids_of
+from belay.engine.model.cluster import Pod
 from belay.engine.model.labels import TOR_AFFINITY
 from belay.engine.model.pending_reasons import (
     ENQUEUE_FAILED,

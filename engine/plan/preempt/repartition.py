@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from belay.engine.model.cluster import Pod, ids_of
+from belay.engine.model.chip_masks import ids_of
+from belay.engine.model.cluster import Pod
 from belay.engine.model.jobs import Gang
 from belay.engine.model.labels import ASCEND_REAL, NPU_CORE
 from belay.engine.model.levels import IN_SERVICE, NORMAL

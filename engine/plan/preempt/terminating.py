@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Final
 
-from belay.engine.model.cluster import Pod, mask_of
+from belay.engine.model.chip_masks import mask_of
+from belay.engine.model.cluster import Pod
 from belay.engine.model.jobs import Gang
 from belay.engine.plan.restart_scope import memory_of
 from belay.engine.plan.scope import Scope

@@ -12,7 +12,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from belay.engine.model.cluster import Pod, mask_of
+from belay.engine.model.chip_masks import mask_of
+from belay.engine.model.cluster import Pod
 from belay.engine.model.jobs import Gang
 from belay.engine.model.pending_reasons import NODE_REFUSED, lacks_room
 from belay.engine.plan.node_view import NodeView

@@ -20,7 +20,8 @@ from belay.engine.model.actions import (
     PatchType,
     Preconditions,
 )
-from belay.engine.model.cluster import Pod, mask_of
+from belay.engine.model.chip_masks import mask_of
+from belay.engine.model.cluster import Pod
 from belay.engine.model.costs import (
     ESCALATION,
     REPAIR_WAIT,

@@ -24,12 +24,8 @@ from belay.engine.model.actions import (
     ResetChips,
     SignalJob,
 )
-from belay.engine.model.cluster import (
-    InPlaceReset,
-    Pod,
-    ids_of,
-    mask_of,
-)
+from belay.engine.model.chip_masks import ids_of, mask_of
+from belay.engine.model.cluster import InPlaceReset, Pod
 from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.history import Healing, NodeMemory

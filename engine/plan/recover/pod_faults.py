@@ -5,7 +5,8 @@ from __future__ import annotations
 from belay.engine.gangs.job_status import ended
 from belay.engine.model import relations
 from belay.engine.model.causes import Cause, CauseKind
-from belay.engine.model.cluster import Pod, ids_of, mask_of
+from belay.engine.model.chip_masks import ids_of, mask_of
+from belay.engine.model.cluster import Pod
 from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.disruption import awaits_its_deletion

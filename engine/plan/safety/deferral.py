@@ -27,7 +27,7 @@ from belay.engine.model.actions import (
     SignalJob,
     kind_of,
 )
-from belay.engine.model.cluster import mask_of
+from belay.engine.model.chip_masks import mask_of
 from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic
 from belay.engine.model.plan import Deferred

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from belay.engine.documents import CLUSTER, Declared, FaultPolicy, Isolation, KVLink, NodePool, VNPULayout
 from belay.engine.documents.kinds import API_VERSION
 from belay.engine.model.actions import Evidence, PatchObject, PatchType, Preconditions
-from belay.engine.model.cluster import ids_of
+from belay.engine.model.chip_masks import ids_of
 from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.links import LINKED
 from belay.engine.model.reasons import ActionReason

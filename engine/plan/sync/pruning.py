@@ -23,7 +23,8 @@ from belay.engine.documents import CLUSTER, SHIPPED, Desired
 from belay.engine.gangs.forming import gang_key
 from belay.engine.gangs.owners import annotations_of, controller_of, metadata
 from belay.engine.model.actions import DeleteObject
-from belay.engine.model.cluster import Pod, mask_of
+from belay.engine.model.chip_masks import mask_of
+from belay.engine.model.cluster import Pod
 from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.history import HeldPrune

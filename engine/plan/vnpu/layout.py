@@ -21,7 +21,8 @@ from belay.engine.model.actions import (
     PartitionChip,
     Preconditions,
 )
-from belay.engine.model.cluster import AgentReport, Orders, ids_of, mask_of
+from belay.engine.model.chip_masks import ids_of, mask_of
+from belay.engine.model.cluster import AgentReport, Orders
 from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, Severity
 from belay.engine.model.history import NodeMemory

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from belay.engine.model.cluster import ids_of
+from belay.engine.model.chip_masks import ids_of
 from belay.engine.serve.console.texts import line, name
 from belay.engine.wire import names
 from belay.engine.wire.clustermap import COLUMNS, NODES_KEY, columns_of

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from belay.engine.model.cluster import ids_of
+from belay.engine.model.chip_masks import ids_of
 from belay.engine.model.pending_reasons import TOPOLOGY
 from belay.engine.plan.place.families.base import NODE_INVALID, sizes
 from belay.engine.plan.place.handler import JobRequest, NodeChips, PodRequest, Refusal, ScoreOrRefusal, listed, lowest

@@ -14,7 +14,8 @@ from fractions import Fraction
 from typing import Any, Final
 
 from belay.engine.model.actions import Evidence, PatchObject, PatchType, Preconditions
-from belay.engine.model.cluster import Pod, ids_of, mask_of
+from belay.engine.model.chip_masks import ids_of, mask_of
+from belay.engine.model.cluster import Pod
 from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.labels import DELETE_PROTECTION
 from belay.engine.model.reasons import ActionReason

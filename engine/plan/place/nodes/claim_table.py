@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from belay.engine.model.cluster import Pod, ids_of, mask_of
+from belay.engine.model.chip_masks import ids_of, mask_of
+from belay.engine.model.cluster import Pod
 from belay.engine.plan.claims.holding import DeviceClaims
 from belay.engine.plan.node_view import NodeView
 from belay.engine.plan.place.causes import NoDevices, UnsuitableDevices

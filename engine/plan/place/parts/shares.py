@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from belay.engine.model.cluster import Pod, ids_of, mask_of
+from belay.engine.model.chip_masks import ids_of, mask_of
+from belay.engine.model.cluster import Pod
 from belay.engine.model.cores import ChipUse
 from belay.engine.model.labels import ASCEND_REAL, NPU_CORE, SERVER_TYPE
 from belay.engine.model.node_options import server_type
