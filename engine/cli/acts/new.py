@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from belay.engine.cli.acts.policies import add as add_policy
-from belay.engine.cli.acts.verbs import act, act_options
+from belay.engine.cli.acts.verbs import act, act_options, pairs
 from belay.engine.cli.invocation import WholeNumber, fails_clearly
 
 if TYPE_CHECKING:
@@ -109,19 +109,6 @@ def _desired(files: Mapping[str, bytes]) -> Desired:
 def _products(desired: Desired) -> dict[str, Any]:
     """Server models by name; policies that run on several are none."""
     return {name: one.document for name, one in desired.products.items() if one.document.spec.node_labels}
-
-
-def pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
-    """``NAME=VALUE`` of an option that may be repeated. Raises InputError where one is none."""
-    from belay.engine.errors import InputError
-
-    found: dict[str, str] = {}
-    for text in texts:
-        key, separator, value = text.partition("=")
-        if not separator or not key:
-            raise InputError("a name, = and a value are wanted", where=f"{option} {text}")
-        found[key] = value
-    return found
 
 
 new.add_command(add_policy, "policy")

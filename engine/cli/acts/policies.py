@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from belay.engine.cli.acts.verbs import act, act_options
+from belay.engine.cli.acts.verbs import act, act_options, pairs
 from belay.engine.cli.invocation import fails_clearly
 
 _FREQUENCY: Final = re.compile(r"([^:=]+):(\d{1,3})/([0-9.a-zµ]+)=([A-Za-z]+)(?:/([0-9.a-zµ]+))?")
@@ -51,7 +51,6 @@ def add(
     Example: belay policy add tolerant --level 81078603=NotHandleFault --pool training
     """
     from belay.engine.cli.acts import drafts
-    from belay.engine.cli.acts.new import pairs
 
     rules = [frequency_rule(text) for text in often], [duration_rule(text) for text in lasting]
     named = pairs(levels, "--level")
@@ -73,7 +72,6 @@ def edit(
     Example: belay policy edit training --level 80C98001=SeparateNPU --mode shadow
     """
     from belay.engine.cli.acts.fault_policies import change_policy
-    from belay.engine.cli.acts.new import pairs
 
     named = pairs(levels, "--level")
     frequency, duration = [frequency_rule(text) for text in often], [duration_rule(text) for text in lasting]

@@ -281,6 +281,19 @@ def adopt(objects: tuple[str, ...], **options: Any) -> None:
     act(options, lambda files: adopt(files, items, objects, options["kubeconfig"]))
 
 
+def pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
+    """``NAME=VALUE`` of an option that may be repeated. Raises InputError where one is none."""
+    from belay.engine.errors import InputError
+
+    found: dict[str, str] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            raise InputError("a name, = and a value are wanted", where=f"{option} {text}")
+        found[key] = value
+    return found
+
+
 VERBS = (isolate, drain, release, scale, priority, suspend, resume, rollback, confirm, adopt)
 
 
