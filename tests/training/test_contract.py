@@ -33,6 +33,7 @@ from belay.agents.training.train.decide.rendezvous import Rendezvous
 from belay.agents.training.train.frames import FrameDecoder, FrameError, pack
 from belay.agents.training.train.home import Home
 from belay.agents.training.train.page import Page
+from belay.agents.training.train.protocol import Assign, Plan
 from belay.agents.training.train.values import join, split
 from belay.agents.training.train.worker import buffers, repair
 from belay.agents.training.train.worker.buckets import Buckets, agreed
@@ -306,7 +307,7 @@ def test_results_are_compared_and_kept_when_the_pace_says_although_it_changes() 
     model, optimizer, schedule = parts()
     protected = Protected(model, optimizer, schedule, None, 0)
     sent: list[tuple[int, bool]] = []
-    proof = Proof(lambda _, **said: sent.append((said["done"], said["whole"] is not None)))
+    proof = Proof(lambda said: sent.append((said.done, said.whole is not None)))
 
     def through(last: int, pace: list[int]) -> list[tuple[int, bool]]:
         sent.clear()
@@ -494,7 +495,7 @@ def test_a_rank_has_the_order_of_buckets_before_it_enters_the_function(monkeypat
     ours, theirs = socket.socketpair()
     session.control = Control(ours)
     session.proof = Proof(session.control.send)
-    plan = {"donors": {"1": 0}, "step": 5}
+    plan = Plan(2, 5, {1: 0}, checkpoint=False, back=False, pace=(), sharded=False)
     with pytest.raises(bt.Interrupted, match="orders/0"):
         session._hand_over(plan, 2)
     assert fresh.done < 5
@@ -534,7 +535,7 @@ def test_orders_that_a_predecessor_left_are_left_with_the_next_agent_too() -> No
 
         page = os.open("/dev/null", os.O_RDONLY)
         control = Control(stack.enter_context(socket.socket()), page, Home(name, os.getpid()))
-        control._take({"t": "assign", "rank": 1, "inc": 2, "gen": 3}, b"")
+        control._take(Assign(1, 1, 2, 2, 3, "", {}).message(), b"")
         control._take({"t": "orders"}, b"[[1, 0]]")
         thread = threading.Thread(target=take_over)
         thread.start()
@@ -563,7 +564,7 @@ def test_a_fault_while_others_still_build_their_model_leaves_this_rank_what_it_h
     def interrupted(found: list[Any], mine: str) -> None:
         raise bt.Interrupted("generation 2 of the training is over, 3 has begun")
 
-    plan = {"donors": {}, "step": 9}
+    plan = Plan(2, 9, {}, checkpoint=False, back=False, pace=(), sharded=False)
     monkeypatch.setattr(repair.dist, "all_gather_object", interrupted)
     with pytest.raises(bt.Interrupted):
         session._adopt(plan, 2, Protected(*parts(), None, 1))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from belay.agents.training.train import protocol
 from belay.agents.training.train.decide.coordinator import Coordinator
 from belay.agents.training.train.decide.coordinator_commands import (
     AskCheckpoint,
@@ -28,6 +29,7 @@ from belay.agents.training.train.decide.rendezvous import Answer, Rendezvous
 from belay.agents.training.train.decide.witness import Held
 from belay.agents.training.train.frames import Message
 from belay.agents.training.train.notices import say
+from belay.agents.training.train.protocol import OfRank, Progress, Said, Store
 from belay.agents.training.train.values import join, split
 
 NAMED = 20
@@ -110,181 +112,178 @@ class CoordinatorHost:
         lost: list[tuple[int, int, str]] = []
         for message, payload in messages:
             try:
-                if message["t"] == "rank":
-                    out += self._of_rank(int(message["rank"]), int(message["inc"]), message["m"], payload, now)
-                elif message["t"] == "progress":
-                    out += self._progress(message, now)
-                elif message["t"] == "lost" and int(message["rank"]) in self.coordinator.members:
-                    lost.append((int(message["rank"]), int(message["inc"]), str(message["why"])[:500]))
+                match message["t"]:
+                    case protocol.OfRank.KIND:
+                        out += self._of_rank(protocol.OfRank.read(message), payload, now)
+                    case protocol.Progress.KIND:
+                        out += self._progress(protocol.Progress.read(message), now)
+                    case protocol.Lost.KIND:
+                        gone = protocol.Lost.read(message)
+                        if gone.rank in self.coordinator.members:
+                            lost.append((gone.rank, gone.incarnation, gone.why[:500]))
             except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
                 self._unreadable += 1
                 if self._unreadable <= NAMED:
                     say(f"a message {message['t']!r:.40} cannot be read and is ignored: {error!r:.200}")
+
         if lost:
             out += self._carry_out(self.coordinator.ranks_lost(lost, now))
         return out
 
-    def _of_rank(self, rank: int, incarnation: int, message: Message, payload: bytes, now: float) -> list[Outgoing]:
-        coordinator = self.coordinator
+    def _of_rank(self, envelope: OfRank, payload: bytes, now: float) -> list[Outgoing]:
+        coordinator, rank, incarnation = self.coordinator, envelope.rank, envelope.incarnation
+        said = protocol.from_rank(envelope.said)
+        if coordinator.generation == 0 and isinstance(said, protocol.Finished):
+            coordinator.finished_meanwhile(rank, incarnation, said.generation, said.done)
         member = coordinator.members.get(rank)
-        generation = int(message.get("gen", 0))
-        if coordinator.generation == 0 and message["t"] == "finished":
-            coordinator.finished_meanwhile(rank, incarnation, generation, int(message["done"]))
         if member is None or member.incarnation != incarnation:
             return []
-        match message["t"]:
-            case "store":
-                return self._store(rank, incarnation, message, payload)
-            case "ready":
-                done, shard = int(message["done"]), message["shard"]
-                named, loads = None if shard is None else str(shard), bool(message.get("checkpoints"))
-                kept = frozenset(int(step) for step in message.get("kept", ()))
-                coordinator.keeps(rank, incarnation, kept, int(message.get("proven", -1)))
-                return self._carry_out(coordinator.ready(rank, incarnation, generation, done, named, now, loads))
-            case "prepared":
-                return self._carry_out(coordinator.prepared(rank, incarnation, generation, int(message["step"]), now))
-            case "sample":
-                sums = {str(name)[:200]: int(value) for name, value in message["sums"].items()}
-                done, shard = int(message["done"]), str(message["shard"])
-                divides = message.get("divides")
-                return self._carry_out(coordinator.sampled(rank, incarnation, generation, done, shard, sums, divides))
-            case "digest":
-                return self._digest(rank, incarnation, generation, message, now)
-            case "recomputed":
-                computed = Computed(*(int(message[name]) for name in ("weights", "own", "other", "found")))
-                done = int(message["done"])
-                return self._carry_out(coordinator.recomputed(rank, incarnation, generation, done, computed, now))
-            case "shard":
-                coordinator.named(rank, incarnation, str(message["shard"]))
-            case "offered":
-                steps = [int(step) for step in message["steps"]]
-                return self._carry_out(coordinator.offered(rank, incarnation, generation, steps, now))
-            case "times" if coordinator.recovery is not None and generation == coordinator.generation:
-                self._times(coordinator.recovery, message)
-            case "entered":
+
+        if isinstance(said, protocol.Store):
+            return self._store(rank, incarnation, said, payload)
+        return self._carry_out(self._told(rank, incarnation, said, now))
+
+    def _told(self, rank: int, incarnation: int, said: protocol.Said | None, now: float) -> list[CoordinatorCommand]:
+        """What follows from a message of a rank: each is one event of the coordinator."""
+        coordinator = self.coordinator
+        match said:
+            case protocol.Ready(generation, done, shard, checkpoints, kept, proven):
+                coordinator.keeps(rank, incarnation, frozenset(kept), proven)
+                return coordinator.ready(rank, incarnation, generation, done, shard, now, checkpoints)
+            case protocol.Prepared(generation, step):
+                return coordinator.prepared(rank, incarnation, generation, step, now)
+            case protocol.Sample(generation, done, shard, sums, divides):
+                return coordinator.sampled(rank, incarnation, generation, done, shard, sums, divides)
+            case protocol.Digest(generation, done, shard, weights, costs, whole):
+                held = Held(weights, whole)
+                return coordinator.digested(rank, incarnation, generation, done, shard, held, Costs(*costs), now)
+            case protocol.Recomputed(generation, done, weights, own, other, found):
+                computed = Computed(weights, own, other, found)
+                return coordinator.recomputed(rank, incarnation, generation, done, computed, now)
+            case protocol.ShardNamed(_, shard):
+                coordinator.named(rank, incarnation, shard)
+            case protocol.Offered(generation, steps):
+                return coordinator.offered(rank, incarnation, generation, steps, now)
+            case protocol.Times(generation) if coordinator.recovery is not None:
+                if generation == coordinator.generation:
+                    self._times(coordinator.recovery, said)
+            case protocol.Entered(generation):
                 commands = coordinator.entered(rank, incarnation, generation, now)
                 self._recovered()
-                return self._carry_out(commands)
-            case "broken":
-                text = str(message.get("text", ""))[:500]
-                return self._carry_out(coordinator.broken(rank, incarnation, generation, text, now))
-            case "finished":
-                done = int(message["done"])
-                return self._carry_out(coordinator.finished(rank, incarnation, generation, done, now))
-            case "failed":
-                text = str(message.get("text", ""))[:500]
-                return self._carry_out(coordinator.failed(rank, incarnation, text, now, bool(message.get("final"))))
-            case "leaving":
-                return self._carry_out(coordinator.left(rank, incarnation, int(message.get("code", 1)), now))
+                return commands
+            case protocol.Broken(generation, text):
+                return coordinator.broken(rank, incarnation, generation, text[:500], now)
+            case protocol.Finished(generation, done):
+                return coordinator.finished(rank, incarnation, generation, done, now)
+            case protocol.Failed(text, final):
+                return coordinator.failed(rank, incarnation, text[:500], now, final)
+            case protocol.Leaving(code):
+                return coordinator.left(rank, incarnation, code, now)
         return []
 
-    def _digest(self, rank: int, incarnation: int, generation: int, message: Message, now: float) -> list[Outgoing]:
-        done, shard, whole = int(message["done"]), str(message["shard"]), message.get("whole")
-        held = Held(int(message["weights"]), None if whole is None else int(whole))
-        costs = Costs(*(float(seconds) for seconds in message["costs"]))
-        return self._carry_out(self.coordinator.digested(rank, incarnation, generation, done, shard, held, costs, now))
-
-    def _progress(self, message: Message, now: float) -> list[Outgoing]:
+    def _progress(self, progress: Progress, now: float) -> list[Outgoing]:
+        coordinator = self.coordinator
         commands: list[CoordinatorCommand] = []
-        for rank, incarnation, done in message["steps"]:
-            if int(rank) in self.coordinator.members:
-                commands += self.coordinator.stepped(int(rank), int(incarnation), int(done), now)
-        for rank, incarnation, generation, age in message.get("firsts", ()):
+        for rank, incarnation, done in progress.steps:
+            if int(rank) in coordinator.members:
+                commands += coordinator.stepped(int(rank), int(incarnation), int(done), now)
+        for rank, incarnation, generation, age in progress.firsts:
             self._first_step(int(rank), int(incarnation), int(generation), now - float(age))
-        for rank, incarnation, text, idle in message.get("waits", ()):
-            if int(rank) in self.coordinator.members:
-                self.coordinator.waits(int(rank), int(incarnation), str(text)[:200], float(idle), now)
-        self.coordinator.median = float(message.get("median", 0.0))
-        if message.get("working"):
-            commands += self.coordinator.working(now)
+        for rank, incarnation, text, idle in progress.waits:
+            if int(rank) in coordinator.members:
+                coordinator.waits(int(rank), int(incarnation), str(text)[:200], float(idle), now)
+
+        coordinator.median = progress.median
+        if progress.working:
+            commands += coordinator.working(now)
         return self._carry_out(commands)
 
-    def _store(self, rank: int, incarnation: int, message: Message, payload: bytes) -> list[Outgoing]:
+    def _store(self, rank: int, incarnation: int, asked: Store, payload: bytes) -> list[Outgoing]:
         member = f"{rank}/{incarnation}"
         try:
             answers = self.rendezvous.ask(
-                member,
-                int(message["id"]),
-                int(message["gen"]),
-                str(message["verb"]),
-                [str(key) for key in message["keys"]],
-                split(payload),
-                int(message.get("number", 0)),
+                member, asked.id, asked.generation, asked.verb, list(asked.keys), split(payload), asked.number
             )
         except (ValueError, TypeError, IndexError, KeyError) as error:
-            answers = [Answer(member, int(message.get("id", 0)), error=f"the request cannot be read: {error}")]
+            answers = [Answer(member, asked.id, error=f"the request cannot be read: {error}")]
+
         out = []
         for answer in answers:
             if not answer.asked:
                 # a rank that set a key without waiting
                 continue
             to, _, number = answer.member.partition("/")
-            body: Message = {"t": "answer", "id": answer.asked, "number": answer.number}
-            if answer.error:
-                body["error"] = answer.error
+            body = protocol.StoreAnswer(answer.asked, answer.number, answer.error)
             out.append(self._to(int(to), body, join(answer.values), int(number)))
         return out
 
-    def _to(self, rank: int, message: Message, payload: bytes = b"", incarnation: int | None = None) -> Outgoing:
+    def _to(self, rank: int, said: Said, payload: bytes = b"", incarnation: int | None = None) -> Outgoing:
         member = self.coordinator.members[rank]
         number = member.incarnation if incarnation is None else incarnation
-        return member.node, {"t": "rank", "rank": rank, "inc": number, "m": message}, payload
+        return member.node, OfRank(rank, number, said.message()).message(), payload
 
     def _carry_out(self, commands: list[CoordinatorCommand]) -> list[Outgoing]:
-        out: list[Outgoing] = []
-        members = self.coordinator.members
         if self._generation != self.coordinator.generation:
             self._generation = self.coordinator.generation
             self.rendezvous.begin(self._generation)
+
+        out: list[Outgoing] = []
         for command in commands:
             match command:
-                case StartRank(node, rank, incarnation, generation, active):
-                    start: dict[str, Any] = {"t": "start", "rank": rank, "inc": incarnation, "gen": generation}
-                    out.append((node, start | ({"active": active} if active else {}), b""))
-                case EndRank(node, rank, incarnation, why):
-                    out.append((node, {"t": "end", "rank": rank, "inc": incarnation, "why": why}, b""))
-                case JoinGeneration(generation, ranks, explained, active):
-                    order: Message = {"t": "recover", "gen": generation, "explained": explained}
-                    if active:
-                        order["active"] = active
-                    out += [self._to(rank, order) for rank in ranks]
-                case GenerationPlan(generation, step, donors, checkpoint, back):
-                    # ranks of a smaller job are numbered without gaps
-                    number = {rank: index for index, rank in enumerate(members)}
-                    plan = {
-                        "t": "plan",
-                        "gen": generation,
-                        "step": step,
-                        "donors": {str(number[receiver]): number[donor] for receiver, donor in donors.items()},
-                        "checkpoint": checkpoint,
-                        "back": back,
-                        "pace": self._pace(),
-                        "sharded": len({one.shard for one in members.values()}) > 1,
-                    }
-                    out += [self._to(rank, plan) for rank in members]
-                case SetPace():
-                    out += [self._to(rank, {"t": "pace", "pace": self._pace()}) for rank in members]
-                case Commit(generation, ranks, go):
-                    out += [self._to(rank, {"t": "commit", "gen": generation, "go": go}) for rank in ranks]
-                case AskCheckpoint(generation):
-                    out += [self._to(rank, {"t": "plan", "gen": generation, "ask": True}) for rank in members]
-                case Leave(ranks, all_finished):
-                    out += [self._to(rank, {"t": "leave", "all": all_finished}) for rank in ranks]
-                    if all_finished:
-                        # a node whose ranks have left before knows it too
-                        out += [(node, {"t": "finished"}, b"") for node in sorted(self.coordinator.nodes)]
                 case OperatorMessage(text):
                     say(text)
                 case EndJob():
                     self.ended = command
+                case StartRank(node, rank, incarnation, generation, active):
+                    start = protocol.Start(rank, incarnation, generation, tuple(active))
+                    out.append((node, start.message(), b""))
+                case EndRank(node, rank, incarnation, why):
+                    out.append((node, protocol.End(rank, incarnation, why).message(), b""))
+                case _:
+                    out += self._tell_ranks(command)
         return out
 
-    def _pace(self) -> list[int]:
-        """Steps between comparisons and between copies, and the newest proven step; steps between those in which ranks
-        compute for each other, and how often one of these was undecided."""
-        pace = self.coordinator.pace
-        coordinator = self.coordinator
-        return [pace.compare, pace.keep, coordinator.witness.newest, pace.check, coordinator.recomputes.attempts]
+    def _tell_ranks(self, command: CoordinatorCommand) -> list[Outgoing]:
+        everyone = list(self.coordinator.members)
+        match command:
+            case JoinGeneration(generation, ranks, explained, active):
+                order = protocol.Recover(generation, explained, tuple(active))
+                return [self._to(rank, order) for rank in ranks]
+            case GenerationPlan():
+                plan = self._plan(command)
+                return [self._to(rank, plan) for rank in everyone]
+            case SetPace():
+                return [self._to(rank, protocol.NewPace(self._pace())) for rank in everyone]
+            case Commit(generation, ranks, go):
+                return [self._to(rank, protocol.CommitStep(generation, go)) for rank in ranks]
+            case AskCheckpoint(generation):
+                return [self._to(rank, protocol.OfferRequest(generation, True)) for rank in everyone]
+            case Leave(ranks, all_finished):
+                out = [self._to(rank, protocol.LeaveFunction(all_finished)) for rank in ranks]
+                if all_finished:
+                    # a node whose ranks have left before knows it too
+                    out += [(node, protocol.AllFinished().message(), b"") for node in sorted(self.coordinator.nodes)]
+                return out
+        return []
+
+    def _plan(self, plan: GenerationPlan) -> protocol.Plan:
+        members = self.coordinator.members
+        # ranks of a smaller job are numbered without gaps
+        number = {rank: index for index, rank in enumerate(members)}
+        return protocol.Plan(
+            generation=plan.generation,
+            step=plan.step,
+            donors={number[receiver]: number[donor] for receiver, donor in plan.donors.items()},
+            checkpoint=plan.checkpoint,
+            back=plan.back,
+            pace=self._pace(),
+            sharded=len({member.shard for member in members.values()}) > 1,
+        )
+
+    def _pace(self) -> tuple[int, ...]:
+        """As `protocol.NewPace` says."""
+        coordinator, pace = self.coordinator, self.coordinator.pace
+        return pace.compare, pace.keep, coordinator.witness.newest, pace.check, coordinator.recomputes.attempts
 
     def _recovered(self) -> None:
         recovery = self.coordinator.recovery
@@ -297,13 +296,13 @@ class CoordinatorHost:
         self._stepped()
 
     @staticmethod
-    def _times(recovery: Recovery, message: Message) -> None:
+    def _times(recovery: Recovery, times: protocol.Times) -> None:
         """Record when a rank had its group and its state; the slowest rank counts."""
         if recovery.planned is None:
             return
-        formed = recovery.planned + float(message["formed"])
+        formed = recovery.planned + times.formed
         recovery.formed = max(recovery.formed or formed, formed)
-        repaired = formed + float(message["repaired"])
+        repaired = formed + times.repaired
         recovery.repaired = max(recovery.repaired or repaired, repaired)
 
     def _first_step(self, rank: int, incarnation: int, generation: int, at: float) -> None:

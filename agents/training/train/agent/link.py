@@ -19,6 +19,7 @@ from belay.agents.training.train.agent.proof import Prover
 from belay.agents.training.train.decide.election import Claim
 from belay.agents.training.train.frames import Connection, FrameError, Message
 from belay.agents.training.train.notices import say
+from belay.agents.training.train.protocol import CLAIM, WHO, Away, Hello, Join, Ping, Refused
 
 PING = 0.5
 """Seconds between pings."""
@@ -79,42 +80,65 @@ class NodeListener:
         came: list[tuple[int, Message, bytes]] = []
         lost: list[tuple[int, str]] = []
         for connection in list(self.connections):
-            why = ""
-            try:
-                connection.line.flush()
-                messages = connection.line.receive() if connection.line.fileno() in ready else []
-                if messages is None:
-                    why = "its connection was closed"
-                for message, payload in messages or []:
-                    if not connection.prover.proven:
-                        why = why or self._prove(connection, message)
-                        continue
-                    connection.last_seen = now
-                    if connection.node is not None:
-                        came.append((connection.node, message, payload))
-                    elif message["t"] == "join":
-                        came += self._join(connection, message, lost)
-                    elif message["t"] == "hello":
-                        text = "it has a --secret-file, and this node has none: give all nodes the same one"
-                        connection.line.send({"t": "refused", "text": text})
-                    elif message["t"] == "who" and self.claim is not None:
-                        self._answer(connection, message, now)
-                    else:
-                        why = "it did not join"
-            except (OSError, FrameError) as error:
-                why = str(error)
+            why = self._serve(connection, connection.line.fileno() in ready, now, came, lost)
             if now - connection.last_seen > SILENT:
                 why = why or f"it was silent for {SILENT:g} s"
             if why:
                 self._drop(connection)
                 if connection.node is not None:
                     lost.append((connection.node, why))
+
         if now - self._pinged > PING:
             self._pinged = now
             for connection in [one for one in self.connections if one.prover.proven]:
                 with contextlib.suppress(OSError, FrameError):
-                    connection.line.send({"t": "ping"})
+                    connection.line.send(Ping().message())
         return came, lost
+
+    def _serve(
+        self,
+        connection: NodeConnection,
+        readable: bool,
+        now: float,
+        came: list[tuple[int, Message, bytes]],
+        lost: list[tuple[int, str]],
+    ) -> str:
+        """Write what waits and read what has come, into ``came`` and ``lost``; why the connection is to be dropped, or
+        empty."""
+        why = ""
+        try:
+            connection.line.flush()
+            messages = connection.line.receive() if readable else []
+            if messages is None:
+                return "its connection was closed"
+            for message, payload in messages:
+                if not connection.prover.proven:
+                    why = why or self._prove(connection, message)
+                    continue
+                connection.last_seen = now
+                if connection.node is not None:
+                    came.append((connection.node, message, payload))
+                elif message["t"] == Join.KIND:
+                    came += self._join(connection, message, lost)
+                else:
+                    why = self._greet(connection, message, now) or why
+        except (OSError, FrameError) as error:
+            return str(error)
+        return why
+
+    def _greet(self, connection: NodeConnection, message: Message, now: float) -> str:
+        """Answer a node that has not joined; why it is dropped, or empty."""
+        if message["t"] == Hello.KIND:
+            self._refuse(connection, "it has a --secret-file, and this node has none: give all nodes the same one")
+            return ""
+        if message["t"] == WHO and self.claim is not None:
+            self._answer(connection, message, now)
+            return ""
+        return "it did not join"
+
+    @staticmethod
+    def _refuse(connection: NodeConnection, text: str, field: str = "") -> None:
+        connection.line.send(Refused(text[:500], field).message())
 
     def send(self, node: int, message: Message, payload: bytes = b"") -> None:
         """Send to a node; a message to a lost node is dropped, since the node joins again."""
@@ -185,13 +209,13 @@ class NodeListener:
         try:
             asked = read_claim(message, self.nodes)
         except ValueError as error:
-            connection.line.send({"t": "refused", "text": str(error)})
+            self._refuse(connection, str(error))
             return
         if asked.node == self.node:
-            connection.line.send({"t": "refused", "text": f"both are node {self.node}: give each a --node-rank"})
+            self._refuse(connection, f"both are node {self.node}: give each a --node-rank")
             return
         self.heard(asked, now)
-        connection.line.send({"t": "claim", **claim_message(self.claim())})
+        connection.line.send({"t": CLAIM, **claim_message(self.claim())})
 
     def _accept(self, now: float) -> None:
         while True:
@@ -211,14 +235,14 @@ class NodeListener:
         if not self._ours(connection, message):
             return []
         if self.claim is not None and not self.claim().leads:
-            connection.line.send({"t": "away"})
+            connection.line.send(Away().message())
             return []
         node = message.get("node")
         if isinstance(node, bool) or not isinstance(node, int) or not 0 <= node < self.nodes or node == self.node:
             text = (
                 f"node rank {node!r} is not another one of 0 to {self.nodes - 1}: each node needs its own --node-rank"
             )
-            connection.line.send({"t": "refused", "text": text[:500]})
+            self._refuse(connection, text)
             return []
         for other in [one for one in self.connections if one.node == node]:
             # the node reconnected before its loss was detected
@@ -238,7 +262,7 @@ class NodeListener:
                     # a node of another job asks again until this one has ended
                     self._said.add(text)
                     say(f"a node was refused: {text}"[:300])
-                connection.line.send({"t": "refused", "text": text[:500], "field": name})
+                self._refuse(connection, text, name)
                 return False
         return True
 
@@ -334,14 +358,10 @@ class CoordinatorLink:
             if messages:
                 self._last_seen = now
             for message, payload in messages:
-                if not self._prover.proven and message["t"] != "refused":
-                    self._prove(message)
-                elif message["t"] == "refused":
-                    self.refused = str(message.get("text", ""))[:500]
-                elif message["t"] == "away":
-                    raise ConnectionError("it does not lead any more")
-                elif message["t"] != "ping":
+                if self._is_for_owner(message):
                     found.append((message, payload))
+
+            # what had arrived is read: now a broken line counts as lost
             if self._broken and not messages:
                 raise self._broken
             if now - self._last_seen > SILENT:
@@ -349,11 +369,24 @@ class CoordinatorLink:
             self._flush()
             if now - self._pinged > PING and self._prover.proven and self._announced:
                 self._pinged = now
-                self.send({"t": "ping"})
+                self.send(Ping().message())
         except (OSError, FrameError) as error:
             say(f"the coordinator at {self.host}:{self.port} is lost ({error}); ranks wait for one")
             self.close()
         return found
+
+    def _is_for_owner(self, message: Message) -> bool:
+        """Whether a message goes to the owner of this connection; others are of the connection itself. Raises
+        ``ConnectionError`` when that is over."""
+        if message["t"] == Refused.KIND:
+            self.refused = str(message.get("text", ""))[:500]
+            return False
+        if not self._prover.proven:
+            self._prove(message)
+            return False
+        if message["t"] == Away.KIND:
+            raise ConnectionError("it does not lead any more")
+        return bool(message["t"] != Ping.KIND)
 
     def _prove(self, message: Message) -> None:
         """Raises ``ConnectionError`` when the other end does not know the secret."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from belay.agents.training.train import protocol
 from belay.agents.training.train.agent.coordinator_host import CoordinatorHost, Outgoing
 from belay.agents.training.train.agent.link import SILENT, VERSION, CoordinatorLink, NodeListener
 from belay.agents.training.train.agent.node_ranks import NodeRanks, NodeSettings
@@ -152,11 +153,16 @@ class NodeAgent(NodeRanks):
         elif self.link is not None and self.link.connect(now):
             self.address = self.settings.address or self.link.address
             self._joined, self._followed_at = True, None
-            shards = {str(rank): shard for rank, shard in self._shards.items()}
-            body: Message = {"t": "join", "version": VERSION, "job": self.settings.job, "nodes": self.settings.nodes}
-            self.link.send(
-                {**body, "nproc": len(self.settings.local), "node": self.node, "living": living, "shards": shards}
+            join = protocol.Join(
+                version=VERSION,
+                job=self.settings.job,
+                nodes=self.settings.nodes,
+                nproc=len(self.settings.local),
+                node=self.node,
+                living=tuple(living),
+                shards=dict(self._shards),
             )
+            self.link.send(join.message())
 
     def _elect(self, ready: set[int], now: float) -> None:
         """Find the node that runs the coordinator, become it, or step back."""
@@ -233,7 +239,7 @@ class NodeAgent(NodeRanks):
                 self._carry_out(self.coordinator.node_lost(node, why, now))
             up: list[tuple[Message, bytes]] = []
             for node, message, payload in came:
-                if message["t"] == "join":
+                if message["t"] == protocol.Join.KIND:
                     try:
                         living, shards = list(message.get("living", [])), message.get("shards", {})
                         self._carry_out(self.coordinator.node_joined(node, living, now, shards))
@@ -299,7 +305,7 @@ class NodeAgent(NodeRanks):
         if self.coordinator is not None:
             self.coordinator.close()
         if self.listener is not None:
-            self.listener.farewell({"t": "job", "code": end.code, "text": end.text})
+            self.listener.farewell(protocol.JobEnded(end.code, end.text).message())
             self.listener.close()
         if self.link is not None:
             self.link.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -10,12 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from belay.agents.training.train import protocol
 from belay.agents.training.train.agent.ranks import ProcessLost, RankMessage, RankProcess, Ranks, StartFailed
 from belay.agents.training.train.agent.supervisor import ALL_FINISHED, WORKED_ON
 from belay.agents.training.train.agent.work import LOOK, STALE, Work
 from belay.agents.training.train.decide.coordinator_commands import EndJob
 from belay.agents.training.train.frames import Message
 from belay.agents.training.train.home import Home
+from belay.agents.training.train.protocol import Assign, KeepOrders, LeaveFunction, Lost, OfRank, Progress, Waits
 
 RETURN = 1.0
 """Seconds that a new agent waits for the ranks of its predecessor."""
@@ -61,7 +64,7 @@ class NodeRanks:
         self._work = Work(settings.look)
         self._seen: dict[int, tuple[int, int]] = {}
         """Pid → finished steps and when the last one was, also of steps that count with a later update only."""
-        self._waits: dict[int, tuple[Message, float]] = {}
+        self._waits: dict[int, tuple[Waits, float]] = {}
         """Pid → where its main thread is, since it finished no step, and when it said so."""
         self._looked_at = 0.0
         self._median = 0.0
@@ -113,54 +116,66 @@ class NodeRanks:
         for event in self.ranks.handle(ready):
             match event:
                 case RankMessage(process, message, payload):
-                    if process.rank is not None and message["t"] == "orders":
-                        self._orders[process.rank] = payload
-                    elif message["t"] == "waits":
-                        self._waits[process.pid] = message, time.monotonic()
-                    elif process.rank is not None:
-                        self._record(process.rank, process.incarnation, message)
-                        up.append(
-                            ({"t": "rank", "rank": process.rank, "inc": process.incarnation, "m": message}, payload)
-                        )
-                    elif message["t"] in ("failed", "leaving"):
-                        # a failed spare says nothing about the job: the script runs again when a rank needs a process
-                        self.ranks.spares = 0
-                case ProcessLost(process, why):
-                    if process.rank is not None:
-                        if self._states.get(process.rank, {}).get("inc") == process.incarnation:
-                            del self._states[process.rank]
-                        # its finished steps count, so that a restart from step 0 is not taken for the beginning
-                        steps = [[process.rank, process.incarnation, process.done]] if process.done >= 0 else []
-                        up.append(({"t": "progress", "steps": steps, "median": self._median}, b""))
-                        if process.leaving == 0:
-                            # said before, perhaps while there was no coordinator to hear it
-                            left: Message = {"t": "leaving", "code": 0}
-                            body = {"t": "rank", "rank": process.rank, "inc": process.incarnation, "m": left}
-                            up.append((body, b""))
-                        up.append(({"t": "lost", "rank": process.rank, "inc": process.incarnation, "why": why}, b""))
-                    else:
-                        self._started_at = time.monotonic()
+                    up += self._said(process, message, payload)
+                case ProcessLost(process, why) if process.rank is not None:
+                    up += self._lost(process, process.rank, why)
+                case ProcessLost():
+                    self._started_at = time.monotonic()
                 case StartFailed(text):
                     self.ended = EndJob(2, text)
         if up:
             self._send_up(up)
 
+    def _said(self, process: RankProcess, message: Message, payload: bytes) -> list[tuple[Message, bytes]]:
+        """Keep what a process says to its agent; what it says to the coordinator."""
+        match message["t"]:
+            case KeepOrders.KIND if process.rank is not None:
+                self._orders[process.rank] = payload
+            case Waits.KIND:
+                # scripts may write to their connection what they like
+                with contextlib.suppress(ValueError):
+                    self._waits[process.pid] = Waits.read(message), time.monotonic()
+            case protocol.Failed.KIND | protocol.Leaving.KIND if process.rank is None:
+                # a failed spare says nothing about the job: the script runs again when a rank needs a process
+                self.ranks.spares = 0
+            case _ if process.rank is not None:
+                self._record(process.rank, process.incarnation, message)
+                return [(OfRank(process.rank, process.incarnation, message).message(), payload)]
+        return []
+
+    def _lost(self, process: RankProcess, rank: int, why: str) -> list[tuple[Message, bytes]]:
+        """What the coordinator must know of a rank whose process has ended."""
+        incarnation = process.incarnation
+        if self._states.get(rank, {}).get("inc") == incarnation:
+            del self._states[rank]
+
+        # its finished steps count, so that a restart from step 0 is not taken for the beginning
+        steps = ((rank, incarnation, process.done),) if process.done >= 0 else ()
+        up: list[protocol.Said] = [Progress(steps, self._median)]
+        if process.leaving == 0:
+            # said before, perhaps while there was no coordinator to hear it
+            up.append(OfRank(rank, incarnation, protocol.Leaving(0).message()))
+        up.append(Lost(rank, incarnation, why))
+        return [(said.message(), b"") for said in up]
+
     def _record(self, rank: int, incarnation: int, message: Message) -> None:
         """Record the state of a rank, for a coordinator that this node joins later."""
-        if message["t"] in ("ready", "shard") and message.get("shard") is not None:
+        kind = message["t"]
+        if kind in (protocol.Ready.KIND, protocol.ShardNamed.KIND) and message.get("shard") is not None:
             self._named(rank, str(message["shard"]))
         state = self._states.get(rank)
         if state is None or state["inc"] != incarnation:
             return
-        kind = message["t"]
-        if kind == "ready":
-            state.update(gen=message["gen"], entered=False, finished=False, done=message["done"])
-        elif kind == "entered":
-            state.update(gen=message["gen"], entered=True)
-        elif kind == "finished":
-            state.update(finished=True, done=message["done"])
-        elif kind == "sample":
-            state.update(divides=message.get("divides"))
+
+        match kind:
+            case protocol.Ready.KIND:
+                state.update(gen=message["gen"], entered=False, finished=False, done=message["done"])
+            case protocol.Entered.KIND:
+                state.update(gen=message["gen"], entered=True)
+            case protocol.Finished.KIND:
+                state.update(finished=True, done=message["done"])
+            case protocol.Sample.KIND:
+                state.update(divides=message.get("divides"))
 
     def _named(self, rank: int, shard: str) -> None:
         """A rank holds this shard; all of this node keep it, for the next agent."""
@@ -173,38 +188,39 @@ class NodeRanks:
                     self._send_shards(process)
 
     def _send_shards(self, process: RankProcess) -> None:
-        self.ranks.send(process, {"t": "shards", "of": {str(rank): shard for rank, shard in self._shards.items()}})
+        self.ranks.send(process, protocol.Shards(dict(self._shards)).message())
 
     def take(self, message: Message, payload: bytes) -> None:
         """Carry out an order of the coordinator."""
-        match message["t"]:
-            case "start":
-                if self._terminated is not None:
-                    # ranks end on request; none is replaced
-                    return
-                self._start(int(message["rank"]), int(message["inc"]), int(message["gen"]), message.get("active", ()))
-            case "end":
-                process = self.ranks.of(int(message["rank"]))
-                if process is not None and process.incarnation == message["inc"]:
-                    self.ranks.stop(process, str(message["why"]))
-                elif process is None:
+        match protocol.from_coordinator(message):
+            case protocol.Start(rank, incarnation, generation, active):
+                # ranks that end on request are not replaced
+                if self._terminated is None:
+                    self._start(rank, incarnation, generation, active)
+            case protocol.End(rank, incarnation, why):
+                process = self.ranks.of(rank)
+                if process is None:
                     # its end was reported to a coordinator that is lost
-                    rank, incarnation = int(message["rank"]), int(message["inc"])
-                    self._send_up([({"t": "lost", "rank": rank, "inc": incarnation, "why": "is not there"}, b"")])
-            case "rank":
-                process = self.ranks.of(int(message["rank"]))
-                if process is not None and process.incarnation == message["inc"]:
-                    body = message["m"]
-                    if body["t"] == "recover":
-                        active = body.get("active", ())
-                        self._states[int(message["rank"])].update(gen=body["gen"], entered=False, active=active)
-                    elif body["t"] == "leave":
-                        self._states[int(message["rank"])].update(leaving=bool(body["all"]))
-                    self.ranks.send(process, body, payload)
-            case "finished":
+                    self._send_up([(Lost(rank, incarnation, "is not there").message(), b"")])
+                elif process.incarnation == incarnation:
+                    self.ranks.stop(process, why)
+            case OfRank(rank, incarnation, said):
+                process = self.ranks.of(rank)
+                if process is not None and process.incarnation == incarnation:
+                    self._ordered(rank, said)
+                    self.ranks.send(process, said, payload)
+            case protocol.AllFinished():
                 self._leave()
-            case "job":
-                self.ended = EndJob(int(message["code"]), str(message["text"]))
+            case protocol.JobEnded(code, text):
+                self.ended = EndJob(code, text)
+
+    def _ordered(self, rank: int, said: Message) -> None:
+        """Record what the coordinator orders a rank, for one that this node joins later."""
+        match said["t"]:
+            case protocol.Recover.KIND:
+                self._states[rank].update(gen=said["gen"], entered=False, active=said.get("active", ()))
+            case LeaveFunction.KIND:
+                self._states[rank].update(leaving=bool(said["all"]))
 
     def _start(self, rank: int, incarnation: int, generation: int, active: Sequence[int]) -> None:
         old = self.ranks.of(rank)
@@ -215,75 +231,73 @@ class NodeRanks:
         body = {"rank": rank, "inc": incarnation, "gen": generation, "done": -1, "active": active}
         self._states[rank] = {**body, "entered": False, "finished": False, "leaving": False}
         env = {**self.settings.env, "RANK": str(rank), "LOCAL_RANK": str(local), "ROLE_RANK": str(rank)}
-        assignment: dict[str, Any] = {
-            "t": "assign",
-            "rank": rank,
-            "local_rank": local,
-            "world": self.settings.world,
-            "inc": incarnation,
-            "gen": generation,
-            "active": active,
-            "address": self.address,
-            "env": env,
-        }
-        process = self.ranks.start(rank, incarnation, assignment)
+        assignment = Assign(rank, local, self.settings.world, incarnation, generation, self.address, env, tuple(active))
+        process = self.ranks.start(rank, incarnation, assignment.message())
         if self._shards:
             self._send_shards(process)
         if rank in self._orders:
-            self.ranks.send(process, {"t": "orders"}, self._orders[rank])
+            self.ranks.send(process, KeepOrders().message(), self._orders[rank])
 
     def _progress(self) -> None:
+        """Tell the coordinator how far the ranks are, and where they are while none finishes a step."""
+        processes = [process for process in self.ranks.processes.values() if process.rank is not None and process.pid]
         steps, firsts, median, advanced = [], [], 0, False
-        processes = [one for one in self.ranks.processes.values() if one.rank is not None and one.pid]
         for process in processes:
             done, at, length = process.page.read()
             median = max(median, length)
-            if done >= 0 and self._seen.get(process.pid) != (done, at):
-                # the first number that an agent reads may be of its predecessor's time
-                advanced = advanced or process.pid in self._seen
-                self._seen[process.pid] = done, at
-                steps.append([process.rank, process.incarnation, done])
-                generation, first = process.page.first()
-                if first and generation > self._firsts.get(process.pid, 1):
-                    # the first generation is not a recovery
-                    self._firsts[process.pid] = generation
-                    age = max(0.0, time.monotonic() - first / 1e9)
-                    firsts.append([process.rank, process.incarnation, generation, age])
+            if done < 0 or self._seen.get(process.pid) == (done, at):
+                continue
+            # the first number that an agent reads may be of its predecessor's time
+            advanced = advanced or process.pid in self._seen
+            self._seen[process.pid] = done, at
+            steps.append((process.rank, process.incarnation, done))
+            firsts += self._first_step(process)
+
         self._median = median / 1e9
         if advanced and not self._advanced:
             self._advanced = True
             self._tell(WORKED_ON)
-        message: Message = {"t": "progress", "steps": steps, "firsts": firsts, "median": self._median}
         now = time.monotonic()
         if steps:
             self._waits.clear()
             self._looked_at = now
-        # a finished step says more
-        message["working"] = not steps and (
-            self._work.since((one.pid for one in processes), now) or self._outside(processes, now)
-        )
-        message["waits"] = self._where(processes, now)
-        self._send_up([(message, b"")])
 
-    def _where(self, processes: list[RankProcess], now: float) -> list[list[Any]]:
+        # a finished step says more than that a rank works
+        working = not steps and (
+            self._work.since((process.pid for process in processes), now) or self._outside(processes, now)
+        )
+        progress = Progress(tuple(steps), self._median, tuple(firsts), tuple(self._where(processes, now)), working)
+        self._send_up([(progress.message(), b"")])
+
+    def _first_step(self, process: RankProcess) -> list[tuple[Any, ...]]:
+        """For how many seconds the first step of a process's generation has been finished, once for each; the first
+        generation is not a recovery."""
+        generation, first = process.page.first()
+        if not first or generation <= self._firsts.get(process.pid, 1):
+            return []
+        self._firsts[process.pid] = generation
+        age = max(0.0, time.monotonic() - first / 1e9)
+        return [(process.rank, process.incarnation, generation, age)]
+
+    def _where(self, processes: list[RankProcess], now: float) -> list[tuple[Any, ...]]:
         """Ask ranks that finish no step where they are; what they said last."""
         if now - self._looked_at < self.settings.look:
             return []
         self._looked_at = now
-        found: list[list[Any]] = []
+        found: list[tuple[Any, ...]] = []
         for process in processes:
             said = self._waits.get(process.pid)
             if said is not None:
-                found.append([process.rank, process.incarnation, str(said[0]["text"]), float(said[0]["idle"])])
-            self.ranks.send(process, {"t": "look"})
+                found.append((process.rank, process.incarnation, said[0].text, said[0].idle))
+            self.ranks.send(process, protocol.Look().message())
         return found
 
     def _outside(self, processes: list[RankProcess], now: float) -> bool:
         """Whether a rank waits for something that is not its group and that may end: then all others wait for
         that rank."""
         for process in processes:
-            message, at = self._waits.get(process.pid, ({}, 0.0))
-            seconds = float(message.get("outside", 0.0))
+            waits, at = self._waits.get(process.pid, (Waits("", 0.0, 0.0), 0.0))
+            seconds = waits.outside
             if now - at <= STALE * self.settings.look and (0 < seconds <= OUTSIDE or seconds >= UNBOUNDED):
                 return True
         return False
@@ -304,7 +318,7 @@ class NodeRanks:
             process = self.ranks.of(rank)
             if process is not None and state["finished"] and not state["leaving"]:
                 state["leaving"] = True
-                self.ranks.send(process, {"t": "leave", "all": True}, b"")
+                self.ranks.send(process, LeaveFunction(True).message())
 
     def _tell(self, what: bytes) -> None:
         """Send the supervisor a message."""

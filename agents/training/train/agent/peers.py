@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from belay.agents.training.train.agent.proof import Prover
 from belay.agents.training.train.decide.election import Claim
 from belay.agents.training.train.frames import Connection, FrameError, Message
+from belay.agents.training.train.protocol import CLAIM, WHO, Refused
 
 ASK = 0.5
 """Seconds between questions to the same node; more with more than a thousand nodes."""
@@ -83,36 +84,42 @@ class Peers:
         """Return the answers of other nodes that have arrived."""
         found: list[Claim] = []
         for node, question in list(self._open.items()):
-            host, port = self.addresses[node]
-            answered = False
-            over = now - question.asked > ANSWER
+            answered, over = False, now - question.asked > ANSWER
             if question.line.fileno() in ready:
                 try:
                     question.line.flush()
                     messages = question.line.receive()
                     for message, _ in messages or []:
-                        if not question.prover.proven and message["t"] != "refused":
+                        if not question.prover.proven and message["t"] != Refused.KIND:
                             over = not self._proven(question, message)
                             continue
                         over = answered = True
-                        if message["t"] == "claim":
-                            found.append(read_claim(message, self._nodes))
-                            self.others.pop(node, None)
-                        elif message["t"] == "refused":
-                            text = f"node {node} at {host}:{port}: {str(message.get('text', ''))[:500]}"
-                            if message.get("field") == "job":
-                                self.others[node] = text
-                            else:
-                                self.refused = text
+                        found += self._answer(node, message)
                     over = over or messages is None
                 except (OSError, FrameError, ValueError):
                     over = True
+
             if over:
                 del self._open[node]
                 question.line.close()
                 if not answered:
-                    self._turn(host)
+                    self._turn(self.addresses[node][0])
         return found
+
+    def _answer(self, node: int, message: Message) -> list[Claim]:
+        """The claim in an answer; why there is none is kept. Raises ``ValueError`` when it cannot be read."""
+        host, port = self.addresses[node]
+        if message["t"] == CLAIM:
+            claim = read_claim(message, self._nodes)
+            self.others.pop(node, None)
+            return [claim]
+        if message["t"] == Refused.KIND:
+            text = f"node {node} at {host}:{port}: {str(message.get('text', ''))[:500]}"
+            if message.get("field") == "job":
+                self.others[node] = text
+            else:
+                self.refused = text
+        return []
 
     def close(self) -> None:
         """Drop open questions."""
@@ -139,7 +146,7 @@ class Peers:
             sock.close()
             return
         line, prover = Connection(sock), Prover(self.key, "node")
-        text: Message = {"t": "who", **self._own, **claim_message(claim)}
+        text: Message = {"t": WHO, **self._own, **claim_message(claim)}
         try:
             line.send(prover.hello() or text)
         except (OSError, FrameError):

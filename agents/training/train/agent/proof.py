@@ -1,8 +1,8 @@
 """Mutual proof that two nodes know the secret of their job, before either gives the other anything.
 
-    node          {"t": "hello", "n": number}
-    coordinator   {"t": "challenge", "n": number, "proof": HMAC-SHA256(secret, "coordinator" + both numbers)}
-    node          {"t": "proof", "proof": HMAC-SHA256(secret, "node" + both numbers)}, then its question or join
+    node          Hello(number)
+    coordinator   Challenge(number, HMAC-SHA256(secret, "coordinator" + both numbers))
+    node          Proven(HMAC-SHA256(secret, "node" + both numbers)), then its question or join
 
 Numbers are fresh for each connection, so nothing that was heard is of use again. Content is not encrypted.
 """
@@ -14,6 +14,7 @@ import secrets
 from pathlib import Path
 
 from belay.agents.training.train.frames import Message
+from belay.agents.training.train.protocol import Challenge, Hello, Proven
 
 LEAST = 16
 """Bytes of a secret, at least."""
@@ -43,24 +44,24 @@ class Prover:
 
     def hello(self) -> Message | None:
         """What a node sends first; None without a key."""
-        return None if self.proven else {"t": "hello", "n": self._number}
+        return None if self.proven else Hello(self._number).message()
 
     def challenge(self, message: Message) -> Message | None:
         """The coordinator's answer to a hello; None for anything else and for a second one."""
-        if message["t"] != "hello" or self._theirs or not self._take(message):
+        if message["t"] != Hello.KIND or self._theirs or not self._take(message):
             return None
-        return {"t": "challenge", "n": self._number, "proof": self._proof(self._side)}
+        return Challenge(self._number, self._proof(self._side)).message()
 
     def answer(self, message: Message) -> Message | None:
         """A node's answer to a challenge that proves the secret; None for one that does not."""
-        if message["t"] != "challenge" or not self._take(message) or not self._check(message):
+        if message["t"] != Challenge.KIND or not self._take(message) or not self._check(message):
             return None
         self.proven = True
-        return {"t": "proof", "proof": self._proof(self._side)}
+        return Proven(self._proof(self._side)).message()
 
     def accept(self, message: Message) -> bool:
         """Whether a node's last message proves that it knows the secret."""
-        self.proven = message["t"] == "proof" and bool(self._theirs) and self._check(message)
+        self.proven = message["t"] == Proven.KIND and bool(self._theirs) and self._check(message)
         return self.proven
 
     def _take(self, message: Message) -> bool:

@@ -22,6 +22,7 @@ from belay.agents.training.train.frames import Connection, FrameError, Message
 from belay.agents.training.train.home import AGENT_GONE, TAKEN, Home
 from belay.agents.training.train.notices import say
 from belay.agents.training.train.page import Page
+from belay.agents.training.train.protocol import Failed, Leaving
 
 CLOSING = 2.0
 """Seconds to wait for killed processes at the end."""
@@ -323,9 +324,9 @@ class Ranks:
             process.line.flush()
             while messages := process.line.receive():
                 for message, payload in messages:
-                    if message["t"] == "leaving":
+                    if message["t"] == Leaving.KIND:
                         process.leaving = int(message.get("code", 1))
-                    elif message["t"] == "failed":
+                    elif message["t"] == Failed.KIND:
                         process.failed = str(message.get("text", ""))
                     found.append(RankMessage(process, message, payload))
             if messages is None:

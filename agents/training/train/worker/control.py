@@ -10,11 +10,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
+from belay.agents.training.train import protocol
 from belay.agents.training.train.frames import FrameDecoder, FrameError, Message, pack
 from belay.agents.training.train.home import AGENT_GONE, Home
+from belay.agents.training.train.protocol import Assign, Plan, Said, StoreAnswer
 from belay.agents.training.train.worker import waiting
 from belay.agents.training.train.worker.interruption import Interrupted
 
@@ -38,7 +39,7 @@ class Control:
         self._sending = threading.Lock()
         self._changed = threading.Condition()
         self._numbers = itertools.count(1)
-        self._answers: dict[int, tuple[Message, bytes] | None] = {}
+        self._answers: dict[int, tuple[StoreAnswer, bytes] | None] = {}
         self.generation = 0
         """The newest generation that the coordinator has begun."""
         self.joined = 0
@@ -53,23 +54,22 @@ class Control:
         """Whether the script does the shares of ranks that are away; None before its first update."""
         self._active: dict[int, tuple[int, ...]] = {}
         """Generation → its ranks, where these are not all of the job."""
-        self.assignment: Message | None = None
-        self.plan: Message | None = None
-        self.pace: list[int] = [0, 0, -1, 0, 0]
-        """Steps between comparisons of what ranks hold, and between copies of it; the newest proven step; steps between
-        those in which ranks compute for each other, and how often one of these was undecided."""
+        self.assignment: Assign | None = None
+        self.plan: Plan | protocol.OfferRequest | None = None
+        self.pace: tuple[int, ...] = (0, 0, -1, 0, 0)
+        """As `protocol.NewPace` says."""
         self.idle_until = 0.0
         """Until when the script waits on purpose (``run.idle``), by the monotonic clock."""
         self.explained = True
         """Whether a lost process or node was the reason of the newest generation."""
-        self.commit: Message | None = None
+        self.commit: protocol.CommitStep | None = None
         """Whether to make the update of an interrupted step, as others have made it."""
         self.leave = False
         """Whether the training function may return."""
         self.all_finished = False
         self.orders = b""
         """Orders of DDP's buckets that the agent keeps: this rank's own, or those that its predecessor left."""
-        self.shards: dict[str, str] = {}
+        self.shards: dict[int, str] = {}
         """Rank → shard, of the ranks of this node: for an agent that replaces a lost one, when a rank dies
         meanwhile."""
         self.freeing: list[Callable[[int], object]] = []
@@ -86,18 +86,20 @@ class Control:
         """Start the listening thread."""
         threading.Thread(target=self._listen, name="belay-control", daemon=True).start()
 
-    def send(self, kind: str, payload: bytes = b"", **fields: Any) -> None:
+    def send(self, said: Said, payload: bytes = b"") -> None:
         """Send a message to the agent."""
-        frame = pack({"t": kind, **fields}, payload)
-        if kind == "entered":
-            self.entered, self.finished = fields["gen"], False
-        elif kind == "finished":
-            self.finished = True
-        elif kind == "ready":
-            self.entered = 0
-        elif kind == "orders":
-            self.orders = payload
-        self.done = fields.get("done", self.done)
+        frame = pack(said.message(), payload)
+        match said:
+            case protocol.Entered(generation):
+                self.entered, self.finished = generation, False
+            case protocol.Finished():
+                self.finished = True
+            case protocol.Ready():
+                self.entered = 0
+            case protocol.KeepOrders():
+                self.orders = payload
+        self.done = getattr(said, "done", self.done)
+
         with self._sending:
             try:
                 self._sock.sendall(frame)
@@ -108,19 +110,19 @@ class Control:
     def active(self, generation: int) -> tuple[int, ...]:
         """The ranks of a generation, by their numbers in the whole job."""
         assert self.assignment is not None
-        return self._active.get(generation) or tuple(range(int(self.assignment["world"])))
+        return self._active.get(generation) or tuple(range(self.assignment.world))
 
-    def wait_assignment(self) -> Message:
+    def wait_assignment(self) -> Assign:
         """Wait for the rank of this process; a spare waits here."""
         with self._changed:
             while self.assignment is None:
                 self._changed.wait()
             return self.assignment
 
-    def wait_plan(self, generation: int) -> Message:
+    def wait_plan(self, generation: int) -> Plan | protocol.OfferRequest:
         """Wait for the plan of a generation. Raises ``Interrupted`` when a newer one begins."""
         with self._changed:
-            while self.plan is None or self.plan["gen"] != generation:
+            while self.plan is None or self.plan.generation != generation:
                 self._check(generation)
                 self._changed.wait()
             self._check(generation)
@@ -133,12 +135,12 @@ class Control:
         with self._changed:
             self._check(generation)
             self.commit = None
-        self.send("prepared", gen=generation, step=step)
+        self.send(protocol.Prepared(generation, step))
         with self._changed:
-            while self.commit is None or self.commit["gen"] != generation:
+            while self.commit is None or self.commit.generation != generation:
                 self._check(generation)
                 self._changed.wait()
-            return bool(self.commit["go"])
+            return self.commit.go
 
     def wait_leave(self, generation: int) -> None:
         """Wait until all ranks have finished. Raises ``Interrupted`` when one was lost in the last step."""
@@ -159,23 +161,27 @@ class Control:
 
     _check = check
 
-    def ask(self, generation: int, kind: str, payload: bytes = b"", **fields: Any) -> tuple[Message, bytes]:
-        """Send a request and wait for its answer. Raises ``Interrupted`` when the generation ends first."""
-        number = next(self._numbers)
+    def ask(
+        self, generation: int, verb: str, keys: Sequence[str], payload: bytes, number: int
+    ) -> tuple[StoreAnswer, bytes]:
+        """Ask the store and wait for its answer. Raises ``Interrupted`` when the generation ends first."""
+        request = next(self._numbers)
         with self._changed:
             self._check(generation)
-            self._answers[number] = None
-        self.send(kind, payload, id=number, gen=generation, **fields)
+            self._answers[request] = None
+
+        self.send(protocol.Store(generation, request, verb, tuple(keys), number), payload)
         with self._changed:
             try:
-                while (answer := self._answers[number]) is None:
+                while (answer := self._answers[request]) is None:
                     self._check(generation)
                     self._changed.wait()
             finally:
-                del self._answers[number]
-        if error := answer[0].get("error"):
+                del self._answers[request]
+
+        if answer[0].error:
             self.check(generation)
-            raise Interrupted(str(error))
+            raise Interrupted(answer[0].error)
         return answer
 
     def _listen(self) -> None:
@@ -203,78 +209,93 @@ class Control:
             self._sock = sock
             with contextlib.suppress(OSError):
                 if self.orders:
-                    sock.sendall(pack({"t": "orders"}, self.orders))
+                    sock.sendall(pack(protocol.KeepOrders().message(), self.orders))
         with self._changed:
             # requests to the former agent will not be answered
             for number, answer in self._answers.items():
                 if answer is None:
-                    self._answers[number] = ({"t": "answer", "error": "the coordinator was lost"}, b"")
+                    self._answers[number] = (StoreAnswer(number, error="the coordinator was lost"), b"")
             self._changed.notify_all()
 
     def _state(self) -> Message:
         """What another agent must know of this process; a spare has no rank."""
-        assignment = self.assignment or {}
+        assigned = self.assignment
         return {
-            "rank": assignment.get("rank"),
-            "inc": assignment.get("inc", 0),
+            "rank": assigned.rank if assigned else None,
+            "inc": assigned.incarnation if assigned else 0,
             "gen": self.generation,
             "entered": self.entered == self.generation,
             "finished": self.finished,
             "leaving": self.all_finished,
             "done": self.done,
-            "shards": self.shards,
+            "shards": {str(rank): shard for rank, shard in self.shards.items()},
             "active": self._active.get(self.generation, ()),
             "divides": self.divides,
         }
 
     def _take(self, message: Message, payload: bytes) -> None:
-        kind = message["t"]
-        if kind == "look":
-            wait = waiting.of_main_thread()
-            idle = max(0.0, self.idle_until - time.monotonic())
-            self.send("waits", text=wait.text, outside=wait.outside, idle=idle)
-            return
-        if kind in ("recover", "assign"):
-            generation = int(message["gen"])
-            with self._changed:
-                if generation <= self.generation and kind == "recover":
-                    return
-                self._active = {number: ranks for number, ranks in self._active.items() if number > generation - KEPT}
-                if active := message.get("active"):
-                    self._active[generation] = tuple(int(rank) for rank in active)
-                self.generation = max(self.generation, generation)
-                self.explained = bool(message.get("explained", True))
-                if kind == "assign":
-                    self.assignment = message
-                self._changed.notify_all()
-            for free in self.freeing:
-                free(generation)
-            for call in self.called:
-                call(self.generation)
-            # those of this generation do what those of an earlier one would
-            for timer in self._timers:
-                timer.cancel()
-            self._timers = [threading.Timer(delay, self._free_again, (generation,)) for delay in FREE_AGAIN]
-            for timer in self._timers:
-                timer.daemon = True
-                timer.start()
-            return
+        said = protocol.to_rank(message)
+        match said:
+            case protocol.Look():
+                wait = waiting.of_main_thread()
+                idle = max(0.0, self.idle_until - time.monotonic())
+                self.send(protocol.Waits(wait.text, wait.outside, idle))
+            case protocol.Recover(generation, explained, active) if generation > self.generation:
+                self._begin(generation, active, explained)
+            case protocol.Recover():
+                # repeated by a coordinator that has taken over
+                pass
+            case Assign(generation=generation, active=active):
+                self._begin(generation, active, True, said)
+            case _:
+                self._tell_waiting(said, payload)
+
+    def _begin(
+        self, generation: int, active: tuple[int, ...], explained: bool, assignment: Assign | None = None
+    ) -> None:
+        """Free this rank for a generation."""
         with self._changed:
-            if kind == "plan":
-                self.plan = message
-                self.pace = message.get("pace", self.pace)
-            elif kind == "pace":
-                self.pace = message["pace"]
-            elif kind == "commit":
-                self.commit = message
-            elif kind == "leave":
-                self.leave, self.all_finished = True, bool(message["all"])
-            elif kind == "orders":
-                self.orders = payload
-            elif kind == "shards":
-                self.shards = {str(rank): str(shard) for rank, shard in message["of"].items()}
-            elif kind == "answer" and message.get("id") in self._answers:
-                self._answers[message["id"]] = (message, payload)
+            self._active = {number: ranks for number, ranks in self._active.items() if number > generation - KEPT}
+            if active:
+                self._active[generation] = active
+            self.generation = max(self.generation, generation)
+            self.explained = explained
+            self.assignment = assignment or self.assignment
+            self._changed.notify_all()
+
+        for free in self.freeing:
+            free(generation)
+        for call in self.called:
+            call(self.generation)
+
+        # those of this generation do what those of an earlier one would
+        for timer in self._timers:
+            timer.cancel()
+        self._timers = [threading.Timer(delay, self._free_again, (generation,)) for delay in FREE_AGAIN]
+        for timer in self._timers:
+            timer.daemon = True
+            timer.start()
+
+    def _tell_waiting(self, said: Said | None, payload: bytes) -> None:
+        """Keep what threads of this rank wait for."""
+        with self._changed:
+            match said:
+                case Plan():
+                    self.plan, self.pace = said, said.pace
+                case protocol.OfferRequest():
+                    self.plan = said
+                case protocol.NewPace(pace):
+                    self.pace = pace
+                case protocol.CommitStep():
+                    self.commit = said
+                case protocol.LeaveFunction(everyone):
+                    self.leave, self.all_finished = True, everyone
+                case protocol.KeepOrders():
+                    self.orders = payload
+                case protocol.Shards(shards):
+                    self.shards = shards
+                case StoreAnswer(request) if request in self._answers:
+                    self._answers[request] = said, payload
             self._changed.notify_all()
 
     def _free_again(self, generation: int) -> None:

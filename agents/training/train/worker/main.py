@@ -13,6 +13,7 @@ import types
 from types import CodeType
 
 from belay.agents.training.train.home import Home
+from belay.agents.training.train.protocol import Failed, Leaving
 from belay.agents.training.train.worker.interruption import TrainingError
 from belay.agents.training.train.worker.process import CurrentRank, become
 
@@ -42,7 +43,7 @@ def run(sock: socket.socket, page: int, home: Home, code: CodeType, path: str, a
         traceback.print_exc()
         # what breaks a rule of the contract breaks it again
         final = isinstance(error, TrainingError)
-        member.control.send("failed", text=f"{type(error).__name__}: {error}"[:500], final=final)
+        member.control.send(Failed(f"{type(error).__name__}: {error}"[:500], final))
         _leave(member, 1, failed=True)
     _leave(member, status & 0xFF)
 
@@ -52,7 +53,7 @@ def _leave(member: CurrentRank, status: int, failed: bool = False) -> None:
 
     def give_up() -> None:
         if not failed:
-            member.control.send("leaving", code=status)
+            member.control.send(Leaving(status))
         os._exit(status)
 
     watchdog = threading.Timer(LEAVING, give_up)

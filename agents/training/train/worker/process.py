@@ -29,10 +29,10 @@ class CurrentRank:
         """Wait until this process has a rank, and set the environment as torchrun does."""
         if self.rank >= 0:
             return
-        message = self.control.wait_assignment()
-        self.rank, self.local_rank = int(message["rank"]), int(message["local_rank"])
-        self.world, self.address = int(message["world"]), str(message["address"])
-        known = dict(message["env"])
+        assigned = self.control.wait_assignment()
+        self.rank, self.local_rank = assigned.rank, assigned.local_rank
+        self.world, self.address = assigned.world, assigned.address
+        known = assigned.env
         for name, value in known.items():
             os.putenv(name, value)
         # os.environ may be the watching class below, which would call this function again

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from belay.agents.training.train.notices import say
+from belay.agents.training.train.protocol import Digest
 from belay.agents.training.train.worker.digests import digest
 from belay.agents.training.train.worker.loaders import Records
 from belay.agents.training.train.worker.protected import Protected
@@ -46,7 +47,7 @@ class Proof:
         """Finished steps before the next update."""
         self._compared = -1
         """Finished steps when it was last compared in this entry."""
-        self._pace: list[int] | None = None
+        self._pace: tuple[int, ...] | None = None
         """Of the last update, by which something is due after ``_due`` finished steps."""
         self._due = 0.0
         self._shard = ""
@@ -62,7 +63,7 @@ class Proof:
         """Finished steps of which a copy is kept."""
         return sorted(self._kept)
 
-    def updated(self, protected: Protected, pace: list[int], loaders: Records, generation: int) -> None:
+    def updated(self, protected: Protected, pace: tuple[int, ...], loaders: Records, generation: int) -> None:
         """An update was made: compare and keep what is due."""
         before, self._last = self._last, protected.done
         if pace is self._pace and protected.done < self._due:
@@ -77,7 +78,7 @@ class Proof:
         elif _crossed(before, protected.done, compare):
             self._compare(protected, generation)
 
-    def finished(self, protected: Protected, pace: list[int], generation: int) -> None:
+    def finished(self, protected: Protected, pace: tuple[int, ...], generation: int) -> None:
         """The last step was made: its weights are compared before the script goes on with them."""
         if pace[0] >= 0 and self._compared != protected.done:
             self._compare(protected, generation)
@@ -137,15 +138,7 @@ class Proof:
     def _say(self, protected: Protected, generation: int, weights: int, whole: int | None = None) -> None:
         self._compared = protected.done
         self._shard = self._shard or protected.shard()
-        self._send(
-            "digest",
-            gen=generation,
-            done=protected.done,
-            shard=self._shard,
-            weights=weights,
-            whole=whole,
-            costs=self._costs,
-        )
+        self._send(Digest(generation, protected.done, self._shard, weights, tuple(self._costs), whole))
 
 
 def _crossed(before: int, done: int, every: int) -> bool:

@@ -14,9 +14,10 @@ import torch
 import torch.distributed as dist
 
 from belay.agents.training.checkpoint.errors import CheckpointError
+from belay.agents.training.train import protocol
 from belay.agents.training.train.decide.smaller import shares
-from belay.agents.training.train.frames import Message
 from belay.agents.training.train.notices import say
+from belay.agents.training.train.protocol import Plan
 from belay.agents.training.train.worker import repair
 from belay.agents.training.train.worker.buckets import Buckets, agreed
 from belay.agents.training.train.worker.groups import Groups, accelerator, devices
@@ -169,14 +170,14 @@ class _Session:
                     self.shares,
                     self._recomputation(),
                 )
-                self.control.send("entered", gen=generation)
+                self.control.send(protocol.Entered(generation))
                 result = body(run)
                 self.control.check(generation)
                 if self.periodic is not None:
                     self.periodic.flush()
                 if self.protected is not None and self.member.world > 1:
                     self.proof.finished(self.protected, self.control.pace, generation)
-                self.control.send("finished", gen=generation, done=self.protected.done if self.protected else 0)
+                self.control.send(protocol.Finished(generation, self.protected.done if self.protected else 0))
                 self.control.wait_leave(generation)
                 return result
             except Exception as error:
@@ -185,7 +186,7 @@ class _Session:
                 traceback.clear_frames(error.__traceback__)
                 error.__traceback__ = None
 
-    def _join(self, generation: int) -> Message:
+    def _join(self, generation: int) -> Plan:
         """Join a generation: report the held step, get the plan and the group."""
         began = time.monotonic()
         control, protected = self.control, self.protected
@@ -197,27 +198,29 @@ class _Session:
             # a copy that is being made must not see the repaired state
             self.periodic.copied()
         control.send(
-            "ready",
-            gen=generation,
-            done=protected.done if protected and protected.whole else -1,
-            shard=protected.shard() if protected else None,
-            checkpoints=self.checkpoint is not None,
-            kept=self.proof.steps(),
-            proven=self.control.pace[2],
+            protocol.Ready(
+                generation,
+                done=protected.done if protected and protected.whole else -1,
+                shard=protected.shard() if protected else None,
+                checkpoints=self.checkpoint is not None,
+                kept=tuple(self.proof.steps()),
+                proven=self.control.pace[2],
+            )
         )
         plan = control.wait_plan(generation)
-        while plan.get("ask"):
-            control.send("offered", gen=generation, steps=_steps(self.checkpoint))
+        while isinstance(plan, protocol.OfferRequest):
+            control.send(protocol.Offered(generation, tuple(_steps(self.checkpoint))))
             plan = control.wait_plan(generation)
+
         self._began, self._planned = began, time.monotonic()
-        if plan.get("back") and protected is not None:
+        if plan.back and protected is not None:
             # what was computed since that step is wrong, whatever happens until it is replaced
             protected.whole = False
         self._place(generation)
         self.groups.install(generation, self.backend)
         self._formed = time.monotonic()
-        self.buckets.enter(int(plan["step"]))
-        self.randomness.enter(int(plan["step"]))
+        self.buckets.enter(plan.step)
+        self.randomness.enter(plan.step)
         self._hand_over(plan, generation)
         return plan
 
@@ -235,17 +238,16 @@ class _Session:
             return None
         return Recomputation(self.rank, self.world, lambda: self.control.pace[3:], self.control.send)
 
-    def _hand_over(self, plan: Message, generation: int) -> None:
+    def _hand_over(self, plan: Plan, generation: int) -> None:
         """Give and take how DDP reduces and where loaders are, before the function is entered: a DDP that it makes
         before it calls ``run.protect()`` must have the buckets that those of the other ranks have."""
-        donors = {int(receiver): int(donor) for receiver, donor in plan["donors"].items()}
-        me, step = self.rank, int(plan["step"])
-        if plan.get("checkpoint") and step:
+        me, step, donors = self.rank, plan.step, plan.donors
+        if plan.checkpoint and step:
             left = json.loads(self.control.orders) if self.control.orders else []
             found: list[Any] = [None] * self.world
             dist.all_gather_object(found, self.buckets.orders or left)
             self.buckets.orders = agreed(found, me)
-        if plan.get("back") and me not in donors:
+        if plan.back and me not in donors:
             self.loaders.records = self.proof.loaders(step)
         if me in donors.values():
             self._store_set(generation, f"orders/{me}", json.dumps(self.buckets.orders).encode())
@@ -270,28 +272,27 @@ class _Session:
             self._sampled = control.joined
             done, sums = self.protected.done, self.protected.sample()
             shard, self.control.divides = self.protected.shard(), self.shares.asked
-            self.control.send("sample", gen=self._sampled, done=done, shard=shard, sums=sums, divides=self.shares.asked)
+            self.control.send(protocol.Sample(self._sampled, done, shard, sums, self.shares.asked))
 
-    def _adopt(self, plan: Message, generation: int, made: Protected) -> None:
+    def _adopt(self, plan: Plan, generation: int, made: Protected) -> None:
         """Protect what the function has made in this entry; it takes over the state of the last entry's objects.
 
         Until that is done those objects are what this rank holds: another fault may come while it waits for a process
         that is still building its model.
         """
         before = self.protected
-        donors = {int(receiver) for receiver in plan["donors"]}
-        replaced = plan.get("checkpoint") or plan.get("back") or self.rank in donors
+        replaced = plan.checkpoint or plan.back or self.rank in plan.donors
         if before is not None and before.whole and not replaced:
             made.restore(*before.capture())
-        self.control.send("shard", gen=generation, shard=made.shard())
+        self.control.send(protocol.ShardNamed(generation, made.shard()))
         self._prepare(plan, made, generation)
         self.protected = made
 
-    def _prepare(self, plan: Message, protected: Protected | None, generation: int) -> None:
+    def _prepare(self, plan: Plan, protected: Protected | None, generation: int) -> None:
         """Bring what is protected to the planned step."""
         assert protected is not None
-        step = int(plan["step"])
-        self.sharded = bool(plan.get("sharded"))
+        step = plan.step
+        self.sharded = plan.sharded
         if self.late or self.periodic is not None:
             shards: list[Any] = [None] * self.world
             dist.all_gather_object(shards, protected.shard())
@@ -303,27 +304,27 @@ class _Session:
         protected.settled()
         if self.periodic is not None:
             self.periodic.begin(step)
-        if not plan.get("checkpoint"):
+        if not plan.checkpoint:
             # a script's own load() may have loaded in rank 0 only
             self.buckets.repaired(protected.of_models())
         if self.entries or step:
             self.control.send(
-                "times",
-                gen=generation,
-                planned=self._planned - self._began,
-                formed=self._formed - self._planned,
-                repaired=time.monotonic() - self._formed,
+                protocol.Times(
+                    generation,
+                    planned=self._planned - self._began,
+                    formed=self._formed - self._planned,
+                    repaired=time.monotonic() - self._formed,
+                )
             )
         self.loaders.enter()
         self.entries += 1
 
-    def _restore(self, plan: Message, protected: Protected, step: int, generation: int) -> None:
-        donors = {int(receiver): int(donor) for receiver, donor in plan["donors"].items()}
-        me = self.rank
-        if plan.get("checkpoint") and me not in donors:
+    def _restore(self, plan: Plan, protected: Protected, step: int, generation: int) -> None:
+        me, donors = self.rank, plan.donors
+        if plan.checkpoint and me not in donors:
             protected.whole = False
             self._load(step)
-        if plan.get("back") and me not in donors:
+        if plan.back and me not in donors:
             protected.whole = False
             self.proof.back(protected, step)
         for receiver, donor in sorted(donors.items()):
@@ -333,7 +334,7 @@ class _Session:
                 repair.receive_state(protected, donor, step)
         protected.done, protected.whole = step, True
         self.proof.enter(step)
-        if plan.get("back") and me in donors:
+        if plan.back and me in donors:
             self.proof.received(protected, step, self.loaders.records)
         self._keep_orders()
 
@@ -341,7 +342,7 @@ class _Session:
         """Leave the orders with the node agent, for the case that no rank is left to give them."""
         text = json.dumps(self.buckets.orders).encode()
         if self.buckets.orders and text != self.control.orders:
-            self.control.send("orders", text)
+            self.control.send(protocol.KeepOrders(), text)
 
     def _load(self, step: int) -> None:
         """Load a checkpoint. One that is damaged ends this generation; the next does without it."""
@@ -383,7 +384,7 @@ class _Session:
         """Report lost links until the coordinator ends the generation, for them or for the death that explains them."""
         text = f"{type(error).__name__}: {error}"[:500]
         while self.control.generation == generation:
-            self.control.send("broken", gen=generation, text=text)
+            self.control.send(protocol.Broken(generation, text))
             self.control.wait_called(generation, EXPLAINED)
         if not self.control.explained and not self._shown:
             self._shown = True

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from belay.agents.training.train.protocol import Recomputed
 from belay.agents.training.train.worker.buffers import SMALL
 from belay.agents.training.train.worker.digests import digest
 from belay.agents.training.train.worker.protected import Protected
@@ -85,7 +86,7 @@ class Recomputation:
             yield
         weights, other, found = self._found
         self._found = None
-        self._send("recomputed", gen=generation, done=step, weights=weights, own=sums(), other=other, found=found)
+        self._send(Recomputed(generation, step, weights, sums(), other, found))
 
 
 _SWITCHES = ("require_backward_grad_sync", "require_forward_param_sync")

@@ -7,6 +7,7 @@ import datetime
 
 import torch.distributed as dist
 
+from belay.agents.training.train.protocol import Store
 from belay.agents.training.train.values import join, split
 from belay.agents.training.train.worker.control import Control
 
@@ -20,10 +21,8 @@ class CoordinatorStore(dist.Store):  # type: ignore[misc]
         self._generation = generation
 
     def _ask(self, verb: str, keys: list[str], values: list[bytes] | None = None, number: int = 0) -> tuple[int, bytes]:
-        message, payload = self._control.ask(
-            self._generation, "store", join(values or []), verb=verb, keys=keys, number=number
-        )
-        return int(message.get("number", 0)), payload
+        answer, payload = self._control.ask(self._generation, verb, keys, join(values or []), number)
+        return answer.number, payload
 
     def set(self, key: str, value: bytes | str) -> None:
         self._ask("set", [key], [value.encode() if isinstance(value, str) else bytes(value)])
@@ -89,7 +88,7 @@ class FormingStore(CoordinatorStore):
         self._stems.add(stem)
         self._control.check(self._generation)
         data = value.encode() if isinstance(value, str) else bytes(value)
-        self._control.send("store", join([data]), id=0, gen=self._generation, verb="set", keys=[key], number=0)
+        self._control.send(Store(self._generation, 0, "set", (key,)), join([data]))
 
     def wait(self, keys: list[str], timeout: datetime.timedelta | None = None) -> None:
         # what is known already must not lead on to the next rank of a group that is not needed any more
