@@ -18,7 +18,7 @@ ON_THE_WIRE = [
     (p.Sample(2, 5, "", {"a": 7}, True), '{"t":"sample","gen":2,"done":5,"shard":"","sums":{"a":7},"divides":true}'),
     (p.Digest(2, 5, "", 7, (0.5, 1.5)), '{"t":"digest","gen":2,"done":5,"shard":"","weights":7,"costs":[0.5,1.5]}'),
     (
-        p.Recomputed(2, 5, 1, 2, 3, 4),
+        p.RecomputedSums(2, 5, 1, 2, 3, 4),
         '{"t":"recomputed","gen":2,"done":5,"weights":1,"own":2,"other":3,"found":4}',
     ),
     (p.ShardNamed(2, "stage 1"), '{"t":"shard","gen":2,"shard":"stage 1"}'),
@@ -36,7 +36,7 @@ ON_THE_WIRE = [
         '"active":[0,3]}',
     ),
     (p.Shards({3: "stage 1"}), '{"t":"shards","of":{"3":"stage 1"}}'),
-    (p.Recover(2, False), '{"t":"recover","gen":2,"explained":false}'),
+    (p.RecoverOrder(2, False), '{"t":"recover","gen":2,"explained":false}'),
     (
         p.Plan(2, 5, {1: 0}, False, True, (5, 10, -1, 0, 0), False),
         '{"t":"plan","gen":2,"step":5,"donors":{"1":0},"checkpoint":false,"back":true,"pace":[5,10,-1,0,0],'

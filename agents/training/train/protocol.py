@@ -174,7 +174,7 @@ class Digest(Said):
 
 
 @dataclass(frozen=True)
-class Recomputed(Said):
+class RecomputedSums(Said):
     """Checksums of gradients: those of a rank itself, and those that it computed for another (``found``)."""
 
     KIND = "recomputed"
@@ -260,8 +260,8 @@ class Leaving(Said):
 
 
 FROM_RANK: Final = _by_kind(
-    Store, Ready, Prepared, Sample, Digest, Recomputed, ShardNamed, Offered, Times, Entered, Broken, Finished, Failed,
-    Leaving,
+    Store, Ready, Prepared, Sample, Digest, RecomputedSums, ShardNamed, Offered, Times, Entered, Broken, Finished,
+    Failed, Leaving,
 )  # fmt: skip
 
 
@@ -329,7 +329,7 @@ class Look(Said):
 
 
 @dataclass(frozen=True)
-class Recover(Said):
+class RecoverOrder(Said):
     """Leave the training function: a generation begins. ``explained``: a lost process or node is the reason."""
 
     KIND = "recover"
@@ -400,7 +400,7 @@ class StoreAnswer(Said):
 
 
 TO_RANK: Final = _by_kind(
-    KeepOrders, Assign, Shards, Look, Recover, Plan, NewPace, CommitStep, LeaveFunction, StoreAnswer
+    KeepOrders, Assign, Shards, Look, RecoverOrder, Plan, NewPace, CommitStep, LeaveFunction, StoreAnswer
 )
 
 

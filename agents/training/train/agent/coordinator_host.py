@@ -157,7 +157,7 @@ class CoordinatorHost:
             case protocol.Digest(generation, done, shard, weights, costs, whole):
                 held = Held(weights, whole)
                 return coordinator.digested(rank, incarnation, generation, done, shard, held, Costs(*costs), now)
-            case protocol.Recomputed(generation, done, weights, own, other, found):
+            case protocol.RecomputedSums(generation, done, weights, own, other, found):
                 computed = Computed(weights, own, other, found)
                 return coordinator.recomputed(rank, incarnation, generation, done, computed, now)
             case protocol.ShardNamed(_, shard):
@@ -247,7 +247,7 @@ class CoordinatorHost:
         everyone = list(self.coordinator.members)
         match command:
             case JoinGeneration(generation, ranks, explained, active):
-                order = protocol.Recover(generation, explained, tuple(active))
+                order = protocol.RecoverOrder(generation, explained, tuple(active))
                 return [self._to(rank, order) for rank in ranks]
             case GenerationPlan():
                 plan = self._plan(command)

@@ -217,7 +217,7 @@ class NodeRanks:
     def _ordered(self, rank: int, said: Message) -> None:
         """Record what the coordinator orders a rank, for one that this node joins later."""
         match said["t"]:
-            case protocol.Recover.KIND:
+            case protocol.RecoverOrder.KIND:
                 self._states[rank].update(gen=said["gen"], entered=False, active=said.get("active", ()))
             case LeaveFunction.KIND:
                 self._states[rank].update(leaving=bool(said["all"]))
@@ -239,7 +239,7 @@ class NodeRanks:
             self.ranks.send(process, KeepOrders().message(), self._orders[rank])
 
     def _progress(self) -> None:
-        """Tell the coordinator how far the ranks are, and where they are while none finishes a step."""
+        """Report how far the ranks are, and where they are while none finishes a step."""
         processes = [process for process in self.ranks.processes.values() if process.rank is not None and process.pid]
         steps, firsts, median, advanced = [], [], 0, False
         for process in processes:

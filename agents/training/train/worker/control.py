@@ -240,9 +240,9 @@ class Control:
                 wait = waiting.of_main_thread()
                 idle = max(0.0, self.idle_until - time.monotonic())
                 self.send(protocol.Waits(wait.text, wait.outside, idle))
-            case protocol.Recover(generation, explained, active) if generation > self.generation:
+            case protocol.RecoverOrder(generation, explained, active) if generation > self.generation:
                 self._begin(generation, active, explained)
-            case protocol.Recover():
+            case protocol.RecoverOrder():
                 # repeated by a coordinator that has taken over
                 pass
             case Assign(generation=generation, active=active):

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from belay.agents.training.train.protocol import Recomputed
+from belay.agents.training.train.protocol import RecomputedSums
 from belay.agents.training.train.worker.buffers import SMALL
 from belay.agents.training.train.worker.digests import digest
 from belay.agents.training.train.worker.protected import Protected
@@ -86,7 +86,7 @@ class Recomputation:
             yield
         weights, other, found = self._found
         self._found = None
-        self._send(Recomputed(generation, step, weights, sums(), other, found))
+        self._send(RecomputedSums(generation, step, weights, sums(), other, found))
 
 
 _SWITCHES = ("require_backward_grad_sync", "require_forward_param_sync")
