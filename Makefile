@@ -104,11 +104,11 @@ shape: venv ## how dense the code is: decisions a line, long functions, bodies w
 bench: venv ## benchmarks; writes tests/bench/RESULTS.md
 	@$(BIN)/python -m tests.bench
 
-soak: venv ## random histories against the invariants; SEED=, SIMULATED=, STUCK=, HISTORIES=, CROWD=, WAYS_OUT=, EDITS=, TRUTH=, FORECASTS=, MIGRATIONS=, ROUND_TRIPS=, MINUTES= are read; resumable
+soak: venv ## random histories against the invariants; SEED=, SIMULATED=, STUCK=, HISTORIES=, CROWD=, WAYS_OUT=, EDITS=, TRUTH=, FORECASTS=, MIGRATIONS=, ROUND_TRIPS=, VERDICTS=, MINUTES= are read; resumable
 	@$(BIN)/python -m tests.soak
 
 crash-steps: venv ## 1,000,000 steps (STEPS=) of the simulator, at each of which a process may die; SEED=, MINUTES=, PROCESSES= are read
-	@STEPS=$${STEPS:-1000000} SIMULATED=1000000 STUCK=0 HISTORIES=0 CROWD=0 WAYS_OUT=0 EDITS=0 TRUTH=0 FORECASTS=0 MIGRATIONS=0 ROUND_TRIPS=0 $(BIN)/python -m tests.soak
+	@STEPS=$${STEPS:-1000000} SIMULATED=1000000 STUCK=0 HISTORIES=0 CROWD=0 WAYS_OUT=0 EDITS=0 TRUTH=0 FORECASTS=0 MIGRATIONS=0 ROUND_TRIPS=0 VERDICTS=0 $(BIN)/python -m tests.soak
 
 chaos: venv test-packages ## faults on real processes; ROUNDS= (100), SEED=, MINUTES= (55), KINDS=, SANDBOX=1 are read; resumable
 	@$(BIN)/python -m tests.chaos

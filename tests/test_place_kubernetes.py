@@ -79,6 +79,22 @@ def test_only_nodes_that_the_pod_may_use_are_domains(tmp_path: Path) -> None:
     assert not listing.plan([*world, *_job(2, 8, ignored)], tmp_path).bound
 
 
+def test_a_cordoned_node_is_no_domain_where_taints_are_honoured(tmp_path: Path) -> None:
+    cordon = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    closed = [node("b0", labels={"zone": "b"}, unschedulable=True, taints=[cordon]), report("b0")]
+    world = [*_nodes(a0={"zone": "a"}, a1={"zone": "a"}), *closed]
+    assert not listing.plan([*world, *_job(2, 8, _spread())], tmp_path).bound
+    assert len(listing.plan([*world, *_job(2, 8, _spread(nodeTaintsPolicy="Honor"))], tmp_path).bound) == 2
+
+
+def test_a_spread_with_an_empty_selector_counts_no_pod(tmp_path: Path) -> None:
+    """As for kube-scheduler, though an empty selector selects all."""
+    world = _nodes(a0={"zone": "a"}, a1={"zone": "a"}, b0={"zone": "b"})
+    world.append(listing.pod("full", namespace="other", on="b0", chips=range(8)))
+    assert not listing.plan([*world, *_job(2, 8, _spread())], tmp_path).bound
+    assert len(listing.plan([*world, *_job(2, 8, _spread(labelSelector={}))], tmp_path).bound) == 2
+
+
 def test_match_label_keys_separate_generations(tmp_path: Path) -> None:
     world = _nodes(a0={"zone": "a"}, b0={"zone": "b"})
     world.append(listing.pod("old", on="b0", chips=[0], labels={"app": "j", "rev": "1"}))
@@ -116,6 +132,34 @@ def test_pods_follow_their_volumes(tmp_path: Path) -> None:
     assert found.pending["nodes"] == {"VolumeNodeAffinityConflict": 2}
     own = {"volumes": [{"name": "tmp", "ephemeral": {"volumeClaimTemplate": {}}}]}
     assert listing.plan([*world, *_volume("j-0-tmp", "b"), *_job(1, 2, own)], tmp_path).nodes == {"j-0": "b0"}
+
+
+def test_a_volume_is_in_the_zones_that_its_labels_say(tmp_path: Path) -> None:
+    zone = "topology.kubernetes.io/zone"
+    claim, volume = _volume("d", None)
+    volume["metadata"]["labels"] = {zone: "b__c"}
+    items = [claim, volume, *_job(1, 8, _mounting("d"))]
+    for labels, bound in (({zone: "a"}, False), ({zone: "c"}, True), ({}, True), ({"x": "a"}, True)):
+        assert bool(listing.plan([*_nodes(n0=labels), *items], tmp_path).bound) is bound, labels
+    volume["metadata"]["labels"] = {"failure-domain.beta.kubernetes.io/zone": "b"}
+    for labels, bound in (({zone: "a"}, False), ({zone: "b"}, True)):
+        assert bool(listing.plan([*_nodes(n0=labels), *items], tmp_path).bound) is bound, labels
+
+
+@pytest.mark.parametrize(("mode", "bound"), [("ReadWriteOncePod", False), ("ReadWriteOnce", True)])
+def test_a_claim_for_one_pod_waits_until_that_is_gone(mode: str, bound: bool, tmp_path: Path) -> None:
+    claim, volume = _volume("d", None)
+    claim["spec"]["accessModes"] = [mode]
+    user = listing.pod("user", on="n0", spec=_mounting("d"))
+    world = [*_nodes(n0={}, n1={}), claim, volume]
+    found = listing.plan([*world, user, *_job(1, 8, _mounting("d"))], tmp_path)
+    assert bool(found.bound) is bound
+    if not bound:
+        assert found.pending["nodes"] == {"VolumeClaimInUse": 2} and "train/user" in found.pending["message"]
+    user["status"]["phase"] = "Succeeded"
+    assert listing.plan([*world, user, *_job(1, 8, _mounting("d"))], tmp_path).bound
+
+    assert bool(listing.plan([*world, *_job(2, 4, _mounting("d"))], tmp_path).bound) is bound, "two of one pass"
 
 
 def _company(part: str, weight: int = 10) -> dict[str, Any]:
@@ -234,6 +278,67 @@ def test_host_ports_and_anti_affinity_per_host(tmp_path: Path) -> None:
     apart = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
     assert not listing.plan([*_nodes(n0={}), *_job(2, 4, apart)], tmp_path).bound
     assert len(set(listing.plan([*_nodes(n0={}, n1={}), *_job(2, 4, apart)], tmp_path).nodes.values())) == 2
+
+
+def test_a_sidecar_keeps_its_host_port(tmp_path: Path) -> None:
+    """kube-scheduler counts the ports of sidecars, of other init containers none."""
+    for stays, bound in ((True, False), (False, True)):
+        sidecar = {"name": "s", "image": "i", "ports": [{"containerPort": 2222, "hostPort": 2222}]}
+        sidecar |= {"restartPolicy": "Always"} if stays else {}
+        taken = listing.pod("other", on="n0", spec={"initContainers": [sidecar]})
+        items = _job(1, 8, {"initContainers": [sidecar]})
+        assert bool(listing.plan([*_nodes(n0={}), taken, *items], tmp_path).bound) is bound
+
+
+@pytest.mark.parametrize(
+    ("told", "condition", "free"),
+    [
+        ({"allocatedResources": {"cpu": "4"}, "resources": {"requests": {"cpu": "4"}}}, "", 6),
+        ({"allocatedResources": {"cpu": "4"}, "resources": {"requests": {"cpu": "6"}}}, "Deferred", 4),
+        ({"allocatedResources": {"cpu": "1"}, "resources": {"requests": {"cpu": "1"}}}, "Deferred", 8),
+        ({"allocatedResources": {"cpu": "1"}, "resources": {"requests": {"cpu": "1"}}}, "Infeasible", 9),
+        ({}, "", 8),
+    ],
+)
+def test_a_resize_in_place_holds_the_most_of_what_is_asked_and_given(
+    told: dict[str, Any], condition: str, free: int, tmp_path: Path
+) -> None:
+    resized = listing.pod("old", on="n0", requests={"cpu": "2"})
+    resized["status"]["containerStatuses"] = [{"name": "ascend", **told}]
+    if condition:
+        resized["status"]["conditions"] = [{"type": "PodResizePending", "status": "True", "reason": condition}]
+    world = [node("n0", sizes={"cpu": "10"}), report("n0"), resized]
+    for cpu, bound in ((free, True), (free + 1, False)):
+        items = job("j", 1, 8, policy="chip8-node8", requests={"cpu": str(cpu)})
+        assert bool(listing.plan([*world, *items], tmp_path).bound) is bound, cpu
+
+
+def test_a_resize_of_the_whole_pod_counts(tmp_path: Path) -> None:
+    resized = listing.pod("old", on="n0", spec={"resources": {"requests": {"cpu": "2"}}})
+    resized["status"] |= {"allocatedResources": {"cpu": "2"}, "resources": {"requests": {"cpu": "7"}}}
+    world = [node("n0", sizes={"cpu": "10"}), report("n0"), resized]
+    for cpu, bound in ((3, True), (4, False)):
+        items = job("j", 1, 8, policy="chip8-node8", requests={"cpu": str(cpu)})
+        assert bool(listing.plan([*world, *items], tmp_path).bound) is bound, cpu
+
+
+def test_one_pod_must_meet_all_terms_of_pod_affinity(tmp_path: Path) -> None:
+    terms = [{"labelSelector": {"matchLabels": {key: "1"}}, "topologyKey": CLEAN} for key in ("a", "b")]
+    spec = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+    apart = [listing.pod(key, on="n0", requests={"cpu": "1"}, labels={key: "1"}) for key in ("a", "b")]
+    found = listing.plan([*_nodes(n0={}), *apart, *_job(1, 8, spec)], tmp_path)
+    assert not found.bound and found.pending["nodes"] == {"PodAffinityMismatch": 1}
+
+    together = listing.pod("ab", on="n0", requests={"cpu": "1"}, labels={"a": "1", "b": "1"})
+    assert listing.plan([*_nodes(n0={}), together, *_job(1, 8, spec)], tmp_path).bound
+
+
+@pytest.mark.parametrize(("label", "bound"), [("7", True), ("07", True), ("1_0", False), ("9" * 20, False)])
+def test_labels_are_numbers_as_kubernetes_reads_them(label: str, bound: bool, tmp_path: Path) -> None:
+    row = {"key": "speed", "operator": "Gt", "values": ["5"]}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [row]}]}
+    spec = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
+    assert bool(listing.plan([*_nodes(n0={"speed": label}), *_job(1, 8, spec)], tmp_path).bound) is bound
 
 
 def test_weights_of_preferred_node_affinity_add_up(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def of_volumes(chance: random.Random) -> Waiting:
     """A volume that is missing, elsewhere, too large for the storage, tied to another node, or not made yet."""
     by_hand = storage_class(provisioner="kubernetes.io/no-provisioner")
     items = [*servers(chance), node("away", kind="cpu"), by_hand]
-    match chance.choice(("missing", "lost", "none", "elsewhere", "storage", "selected", "slow")):
+    match chance.choice(("missing", "lost", "none", "elsewhere", "storage", "selected", "alone", "slow")):
         case "missing":
             pass
         case "lost":
@@ -138,6 +138,10 @@ def of_volumes(chance: random.Random) -> Waiting:
             bound = claim("data", status={"phase": "Bound"})
             bound["spec"]["volumeName"] = "far"
             items += [bound, volume("far", "away")]
+        case "alone":
+            bound = claim("data", status={"phase": "Bound"})
+            bound["spec"] |= {"volumeName": "mine", "accessModes": ["ReadWriteOncePod"]}
+            items += [bound, volume("mine", "n0"), listing.pod("user", on="n0", spec=mounting("data"))]
         case "storage":
             items[-1] = storage_class()
             items += [DRIVER, claim("data"), capacity("small", "n0", "1Gi")]

@@ -286,6 +286,7 @@ WORLDS: Final[tuple[tuple[str, Callable[[random.Random], Waiting]], ...]] = (
     ("VolumeClaimNotReady", sure(of_volumes, "missing")),
     ("VolumeNodeAffinityConflict", sure(of_volumes, "elsewhere")),
     ("VolumeSpaceShortage", sure(of_volumes, "storage")),
+    ("VolumeClaimInUse", sure(of_volumes, "alone")),
     ("VolumesNotBound", sure(of_volumes, "slow")),
     ("PortConflict", ports_taken),
     ("Insufficient", sure(beside_chips, "cpu", "500")),

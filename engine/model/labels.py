@@ -249,6 +249,12 @@ NODE_NOT_READY: Final = "node.kubernetes.io/not-ready"
 NODE_UNREACHABLE: Final = "node.kubernetes.io/unreachable"
 HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
+#: Where a node or volume is, by the older names and their newer ones (k8s.io/api/core/v1, well_known_labels.go).
+NEWER_ZONE_LABELS: Final = {
+    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
+}
+ZONE_LABELS: Final = (*NEWER_ZONE_LABELS, *NEWER_ZONE_LABELS.values())
 BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
 BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
 BETA_STORAGE_CLASS: Final = "volume.beta.kubernetes.io/storage-class"

@@ -136,6 +136,9 @@ REASONS: Final[Mapping[str, PendingReason]] = {
     "VolumeSpaceShortage": _node("has too little storage for the claim", "free storage, or claim less"),
     "VolumeNodeSelected": _node("is not the node selected for the pod's claim", "free that node, or renew the claim"),
     "VolumeClaimNotReady": _node("waits for a claim that is not bound", "create or bind the claim"),
+    "VolumeClaimInUse": PendingReason(
+        "claims a volume that one pod at a time may have", "end the pod that has it, or give the job a claim of its own"
+    ),
     "VolumeLimitReached": _node("has as many volumes of the driver as it can", "free volumes there"),
     "ResourceClaimNotAllocated": _node("waits for a resource claim without devices", "correct the claim"),
     "ResourceClaimNodeMismatch": _node("cannot use the devices of the resource claim", "free the node that has them"),

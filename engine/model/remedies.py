@@ -85,7 +85,7 @@ MEANING: Final[Mapping[Step, str]] = {
     Step.BIND_CLAIM: "create or bind the claim (``name``)",
     Step.ADD_VOLUME: "add a volume that suits the claim (``name``) and that the node reaches",
     Step.FREE_STORAGE: "free storage of the claim's class (``name``: the claim) where the node reaches it",
-    Step.NEW_CLAIM: "put a new claim in the place of this one (``name``), which is tied to other nodes",
+    Step.NEW_CLAIM: "put a new claim in the place of this one (``name``), which is tied to other nodes or another pod",
     Step.SERVE_CLAIM: "let the claim's allocator give it devices for this pod (``name``)",
     Step.MOVE_JOB: "create the job in another namespace",
     Step.SET_PARAMETER: "write this parameter into the scheduler's init-params (``values``; an empty value is yours to "

@@ -116,12 +116,17 @@ def tolerates(pod: Pod, taint: Taint) -> bool:
     return False
 
 
+def keeps_off(pod: Pod, taint: Taint) -> bool:
+    """Whether the taint keeps the pod off nodes that have it."""
+    return taint.effect in _KEEPING_OFF and not tolerates(pod, taint)
+
+
 def untolerated(pod: Pod, node: Node) -> Iterator[Taint]:
     """The taints of the node that keep the pod off, without the one that follows from its cordon."""
     for taint in node.taints:
         if taint == UNSCHEDULABLE and node.unschedulable:
             continue
-        if taint.effect in _KEEPING_OFF and not tolerates(pod, taint):
+        if keeps_off(pod, taint):
             yield taint
 
 
@@ -134,6 +139,6 @@ def closed_by_others(pod: Pod, node: Node) -> bool:
 
 
 __all__ = [
-    "OWNERS", "REMOVING", "UNSCHEDULABLE", "TaintUse", "TaintOwner", "closed_by_others", "departure", "owner_of",
-    "tolerates", "untolerated",
+    "OWNERS", "REMOVING", "UNSCHEDULABLE", "TaintUse", "TaintOwner", "closed_by_others", "departure", "keeps_off",
+    "owner_of", "tolerates", "untolerated",
 ]  # fmt: skip

@@ -21,15 +21,14 @@ from belay.engine.model.cluster import (
     Taint,
 )
 from belay.engine.model.labels import ASCEND_REAL, BASE_DEVICES, GROUP_NAME, HUAWEI_PREFIX
-from belay.engine.model.quantities import amount, whole_number
+from belay.engine.model.quantities import whole_number
 from belay.engine.model.taints import departure
 from belay.engine.model.times import parse_rfc3339
 from belay.engine.model.unstructured import nested_list, nested_map
-from belay.engine.wire import pod_field_types
+from belay.engine.wire import pod_field_types, pod_requests
 from belay.engine.wire.dra import EXTENDED_CLAIM_NAME
 from belay.engine.wire.errors import WireError
 
-_NODE_RESOURCES_MAX = 256
 VOLCANO_JOBS = "batch.volcano.sh/"
 TASK_INDEX = "VC_TASK_INDEX"
 POD_SCHEDULED = "PodScheduled"
@@ -75,8 +74,8 @@ def node(obj: Mapping[str, Any]) -> Node:
         ready_changed=_time(where, "status.conditions", ready.get("lastTransitionTime")) or 0.0,
         unschedulable=bool(spec.get("unschedulable")),
         taints=taints,
-        capacity=_amounts(where, "status.capacity", status.get("capacity")),
-        allocatable=_amounts(where, "status.allocatable", status.get("allocatable")),
+        capacity=pod_requests.amounts(where, "status.capacity", status.get("capacity")),
+        allocatable=pod_requests.amounts(where, "status.allocatable", status.get("allocatable")),
         internal_ip=next(
             (str(a.get("address", "")) for a in status.get("addresses") or () if a.get("type") == "InternalIP"), ""
         ),
@@ -145,7 +144,7 @@ def pod(obj: Mapping[str, Any]) -> Pod:
     annotations = _text_map(metadata.get("annotations"))
     owner = _controller(metadata.get("ownerReferences"))
     claimed = nested_map(status, "extendedResourceClaimStatus")
-    requests = _requests(where, spec)
+    requests = pod_requests.of(where, spec, status)
     for row in nested_list(claimed, "requestMappings"):
         # its devices are those of a claim
         requests.pop(str(row.get("resourceName")), None)
@@ -262,32 +261,6 @@ def held_chips(annotations: Mapping[str, str], resource: str) -> tuple[str, ...]
 _RESOURCE_ANNOTATIONS = frozenset(f"{HUAWEI_PREFIX}{kind}" for kind in ("Ascend910", "Ascend310P", "Ascend310", "npu"))
 
 
-_POD_LEVEL: Final = frozenset({"cpu", "memory"})
-
-
-def _requests(where: str, spec: Mapping[str, Any]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for container in spec.get("containers") or ():
-        for key, value in _container_requests(where, container).items():
-            total[key] = total.get(key, 0) + value
-    beside: dict[str, int] = {}
-    largest: dict[str, int] = {}
-    for container in spec.get("initContainers") or ():
-        # a sidecar (restartPolicy Always) runs beside the containers; other init containers run one by one before
-        stays = container.get("restartPolicy") == "Always"
-        for key, value in _container_requests(where, container).items():
-            if stays:
-                total[key] = total.get(key, 0) + value
-                beside[key] = beside.get(key, 0) + value
-            largest[key] = max(largest.get(key, 0), beside.get(key, 0) + (0 if stays else value))
-    for key, value in largest.items():
-        total[key] = max(total.get(key, 0), value)
-    total |= _pod_level_requests(where, spec, total)
-    for key, value in _amounts(where, "spec.overhead", spec.get("overhead")).items():
-        total[key] = total.get(key, 0) + value
-    return total
-
-
 def _extended(where: str, spec: Mapping[str, Any], claimed: Mapping[str, Any]) -> tuple[ExtendedRequest, ...]:
     """What containers ask for of extended resources, those of init containers last; nothing once they are given."""
     if spec.get("nodeName") or claimed:
@@ -299,28 +272,9 @@ def _extended(where: str, spec: Mapping[str, Any], claimed: Mapping[str, Any]) -
     for place, container in enumerate(containers):
         before = place >= alone and container.get("restartPolicy") != "Always"
         name = str(container.get("name", ""))
-        asked = sorted(_container_requests(where, container).items())
+        asked = sorted(pod_requests.of_container(where, container).items())
         found += [ExtendedRequest(name, key, number, before) for key, number in asked if "/" in key and number > 0]
     return tuple(sorted(found, key=lambda row: row.before))
-
-
-def _pod_level_requests(where: str, spec: Mapping[str, Any], of_containers: Mapping[str, int]) -> dict[str, int]:
-    """What ``spec.resources`` asks for in place of the sum over the containers: CPU, memory and huge pages only.
-
-    A limit stands for what neither the pod nor a container requests, as the API server fills it in. Source:
-    k8s.io/component-helpers/resource (PodRequests), pkg/apis/core/v1/defaults.go (defaultPodRequests).
-    """
-    resources = nested_map(spec, "resources")
-    requests = _amounts(where, "spec.resources.requests", resources.get("requests"))
-    limits = _amounts(where, "spec.resources.limits", resources.get("limits"))
-    merged = {key: value for key, value in limits.items() if key not in of_containers} | requests
-    return {key: value for key, value in merged.items() if key in _POD_LEVEL or key.startswith("hugepages-")}
-
-
-def _container_requests(where: str, container: Mapping[str, Any]) -> dict[str, int]:
-    resources = nested_map(container, "resources")
-    merged = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return _amounts(where, f"spec.containers[{container.get('name', '')}].resources", merged)
 
 
 def _containers(statuses: Iterable[Mapping[str, Any]] | None) -> tuple[Container, ...]:
@@ -356,10 +310,11 @@ def _task_index(spec: Mapping[str, Any]) -> int | None:
 
 
 def _host_ports(spec: Mapping[str, Any]) -> tuple[tuple[str, str, int], ...]:
-    """Host ports that the pod occupies: those of containers with ``hostPort``."""
+    """Host ports that the pod occupies: those of containers and sidecars with ``hostPort``."""
+    sidecars = [one for one in spec.get("initContainers") or () if pod_requests.stays(one)]
     return tuple(
         (str(port.get("hostIP") or "0.0.0.0"), str(port.get("protocol") or "TCP"), port["hostPort"])
-        for container in spec.get("containers") or ()
+        for container in [*(spec.get("containers") or ()), *sidecars]
         for port in container.get("ports") or ()
         if isinstance(port.get("hostPort"), int) and port["hostPort"] > 0
     )
@@ -430,19 +385,3 @@ def _time(where: str, field: str, value: object) -> float | None:
         return parse_rfc3339(str(value))
     except ValueError as error:
         raise WireError(where, field, f"is not an RFC 3339 time: {error}") from error
-
-
-def _amounts(where: str, field: str, value: object) -> dict[str, int]:
-    if not isinstance(value, dict):
-        return {}
-    if len(value) > _NODE_RESOURCES_MAX:
-        raise WireError(where, field, f"names {len(value)} resources, the limit is {_NODE_RESOURCES_MAX}")
-    out = {}
-    for resource, quantity in value.items():
-        try:
-            out[resource] = amount(resource, quantity)
-        except ValueError as error:
-            raise WireError(where, f"{field}[{resource}]", str(error)) from error
-        if out[resource] < 0:
-            raise WireError(where, f"{field}[{resource}]", f"{str(quantity)[:40]!r} is negative")
-    return out

@@ -1,20 +1,22 @@
 """``make soak``: many random histories against the invariants.
 
-Ten kinds: ``simulated`` (controllers, workers and agents down to every call: ``tests/sim``), ``stuck`` (one server,
+Eleven kinds: ``simulated`` (controllers, workers and agents down to every call: ``tests/sim``), ``stuck`` (one server,
 whatever is lost: never stuck), ``cluster`` (a small cluster with jobs), ``crowd`` (1,000 jobs with 8 clients each
 while gRPC servers are killed), ``ways-out`` (a waiting job is placed once its way out is followed), ``edits`` (every
 small mistake in every sample: ``tests/edits``), ``truth`` (random faults × random revisions, every ``True`` that a
 reader is shown held against the world: ``tests/sim/truth.py``, five cases each), ``forecasts`` (a cluster and a
 change: what `belay plan` foretells against what happens, ``tests/forecast_cases.py``), ``migrations`` (faults at
-each step of docs/migrating.md, ``tests/migration_world.py``) and ``round-trips`` (every edit at every place of the YAML
-Test Suite and of files as GitOps repositories hold them: ``tests/round_trips``). Reads SEED (first seed of all,
+each step of docs/migrating.md, ``tests/migration_world.py``), ``round-trips`` (every edit at every place of the YAML
+Test Suite and of files as GitOps repositories hold them: ``tests/round_trips``) and ``verdicts`` (random pods on random
+nodes, judged by a real kube-scheduler and by Belay: ``tests/scheduler_verdicts.py``). Reads SEED (first seed of all,
 default: where the last run stopped), SIMULATED (how many of the first kind, default 400, some 10,000 steps each),
 STUCK (of the second, default 100,000), HISTORIES (of the third, default 10,000), CROWD (of the fourth, default 1),
 WAYS_OUT (of the fifth, default 10,000), EDITS (of the sixth, default: each once), TRUTH (histories of five cases,
-default 2,000), FORECASTS (default 10,000), MIGRATIONS (default 1,000), ROUND_TRIPS (default: each once) and MINUTES
-(default 55, for all) from the environment; two processes, or PROCESSES; STEPS ends the simulated histories after so
-many points at which a process may die (``make crash-steps``: 1,000,000 and nothing else). Prints progress; a failing
-seed is printed and runs alone with SEED and one of the ten 1, the others 0.
+default 2,000), FORECASTS (default 10,000), MIGRATIONS (default 1,000), ROUND_TRIPS (default: each once), VERDICTS
+(worlds of 24 pods, default 420; none without $KUBEBUILDER_ASSETS) and MINUTES (default 55, for all) from the
+environment; two processes, or PROCESSES; STEPS ends the simulated histories after so many points at which a process may
+die (``make crash-steps``: 1,000,000 and nothing else). Prints progress; a failing seed is printed and runs alone with
+SEED and one of the eleven 1, the others 0.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from itertools import islice
 from pathlib import Path
 
-from tests import forecast_cases, migration_world, track_record, waiting_worlds
+from tests import forecast_cases, migration_world, scheduler_verdicts, track_record, waiting_worlds
 from tests.round_trips import histories as round_trips
 from tests.soak import crowd, edits, histories, simulated, stuck, truthful
 
@@ -45,12 +47,13 @@ KINDS: dict[str, tuple[Callable[[int], object] | None, int, str, str]] = {
     "forecasts": (forecast_cases.case, 25, "FORECASTS", "10000"),
     "migrations": (migration_world.history, 25, "MIGRATIONS", "1000"),
     "round-trips": (round_trips.case, 50, "ROUND_TRIPS", "all"),
+    "verdicts": (None, scheduler_verdicts.CHUNK, "VERDICTS", "420" if "KUBEBUILDER_ASSETS" in os.environ else "0"),
 }
 #: How many there are of the kinds that are made each once.
 EACH_ONCE = {"edits": edits.count, "round-trips": round_trips.count}
-COUNTED = {"simulated": "steps", "truth": "cases", "edits": "refused"}
+COUNTED = {"simulated": "steps", "truth": "cases", "edits": "refused", "verdicts": "cases"}
 #: The kinds whose histories run in processes of their own.
-APART = {"simulated": simulated, "truth": truthful, "edits": edits}
+APART = {"simulated": simulated, "truth": truthful, "edits": edits, "verdicts": scheduler_verdicts}
 
 
 def chunk(kind: str, first: int, count: int) -> tuple[int, int, list[str]]:

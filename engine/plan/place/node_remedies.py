@@ -22,7 +22,7 @@ from belay.engine.plan.node_view import NodeView
 from belay.engine.plan.place.families import duo
 from belay.engine.plan.place.families.base import NODE_INVALID
 from belay.engine.plan.place.handler import Refusal
-from belay.engine.plan.place.nodes import attach_limits, claim_choices, resource_claims, volumes
+from belay.engine.plan.place.nodes import attach_limits, claim_choices, exclusive_claims, resource_claims, volumes
 from belay.engine.plan.place.nodes.table import SHARES_ONLY
 
 #: Reasons that one step on the node removes, with nothing to choose.
@@ -55,6 +55,7 @@ _ON_CLAIM: Final[Mapping[str, Step]] = {
     volumes.NO_SPACE.reason: Step.FREE_STORAGE,
     volumes.NOT_SELECTED: Step.NEW_CLAIM,
     volumes.CONFLICT.reason: Step.NEW_CLAIM,
+    exclusive_claims.IN_USE: Step.NEW_CLAIM,
     resource_claims.NOT_ALLOCATED: Step.SERVE_CLAIM,
     resource_claims.MISMATCH.reason: Step.NEW_CLAIM,
     claim_choices.FULL.reason: Step.NEW_CLAIM,

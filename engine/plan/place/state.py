@@ -87,7 +87,7 @@ class PlacementState:
         self._tables: dict[bytes, NodeTable] = {}
         self._static_fits: dict[bytes, fit.StaticFit] = {}
         self.equivalent_jobs = EquivalentJobs()
-        self.volumes = VolumeChoices(scope.facts.observed, scope.facts.claims)
+        self.volumes = VolumeChoices(scope.facts.observed, scope.facts.claims, scope.nodes)
         self.attach_limits = AttachLimits(scope.facts.observed, self.volumes.cluster)
         self.claims = ClaimChoices(scope.facts.claims)
         self._table_keys = TableKeys(scope, self.volumes.cluster)

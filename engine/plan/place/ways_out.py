@@ -31,7 +31,7 @@ from belay.engine.plan.place.families.ring8 import Ring8
 from belay.engine.plan.place.handler import Refusal
 from belay.engine.plan.place.job import WHOLE_CHIP, SchedulerJob
 from belay.engine.plan.place.node_remedies import remedy_of_node
-from belay.engine.plan.place.nodes import attach_limits, resource_claims, volumes
+from belay.engine.plan.place.nodes import attach_limits, exclusive_claims, resource_claims, volumes
 
 MAX_NAMES: Final = 3
 
@@ -40,6 +40,7 @@ _VOLUME_WAYS_OUT: Final = {
     volumes.NO_VOLUME.reason: "add a PersistentVolume that suits the claim, or free the nodes that have one",
     volumes.NO_SPACE.reason: "free storage of the claim's class, or claim less",
     attach_limits.REASON: "free nodes whose driver can attach more volumes, or give the pods fewer",
+    exclusive_claims.IN_USE: "end the pod that has the claim, or give the job a claim of its own",
     volumes.NOT_SELECTED: "free room on that node, or delete the claim so that another node is selected",
 }
 

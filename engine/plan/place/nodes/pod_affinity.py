@@ -7,7 +7,7 @@ Semantics of kube-scheduler's InterPodAffinity filter, both directions of anti-a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -28,16 +28,21 @@ ANTI_OF_OTHERS: Final = Refusal("PodAntiAffinityConflict", "node(s) didn't satis
 
 @dataclass(frozen=True, slots=True)
 class AffinityTerm:
-    """One affinity term: the pods it selects (a selector, in namespaces or everywhere) and the topology key."""
+    """One affinity term: the pods it selects (a selector, in namespaces or everywhere) and the topology key.
+
+    ``beside`` are terms that must select a pod, too.
+    """
 
     key: str
     selector: Mapping[str, Any] | None
     namespaces: frozenset[str] | None
     topology: str
+    beside: tuple[AffinityTerm, ...] = ()
 
     def selects(self, pod: Pod) -> bool:
         """Whether the term selects this pod."""
-        return (self.namespaces is None or pod.namespace in self.namespaces) and selects(self.selector, pod.labels)
+        there = self.namespaces is None or pod.namespace in self.namespaces
+        return there and selects(self.selector, pod.labels) and all(term.selects(pod) for term in self.beside)
 
 
 class PodAffinity:
@@ -148,10 +153,19 @@ class PodAffinity:
             return (), ()
         found = self._of_pod.get(pod.key)
         if found is None:
-            wants = tuple(self._parse(pod, _rows(pod.affinity, "podAffinity", REQUIRED)))
+            wants = self._together(self._parse(pod, _rows(pod.affinity, "podAffinity", REQUIRED)))
             avoids = tuple(self._parse(pod, _rows(pod.affinity, "podAntiAffinity", REQUIRED)))
             found = self._of_pod[pod.key] = (wants, avoids)
         return found
+
+    def _together(self, terms: Iterable[AffinityTerm]) -> tuple[AffinityTerm, ...]:
+        """The terms of a pod's required affinity: only a pod that all of them select counts for any of them."""
+        found = tuple(terms)
+        if len(found) < 2:
+            return found
+        every = msgspec.json.encode([term.key for term in found]).decode()
+        made = (replace(term, key=f"{term.topology} {every}", beside=found) for term in found)
+        return tuple(self._terms.setdefault(term.key, term) for term in made)
 
     def _parse(self, pod: Pod, rows: Iterable[Mapping[str, Any]]) -> Iterable[AffinityTerm]:
         for row in rows:

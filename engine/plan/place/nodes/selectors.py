@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from belay.engine.model.cluster import Node
+from belay.engine.model.quantities import signed_number
 from belay.engine.plan.place.handler import Refusal
 
 Terms = tuple[dict[str, Any], ...]
+
+_BITS_64: Final = 1 << 63
+#: Characters of a label's value.
+_LONGEST: Final = 63
 
 
 class NodeRule(NamedTuple):
@@ -72,10 +77,13 @@ def _requirement(row: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 def _compare(value: str | None, values: list[str]) -> int:
     """Sign of the label's number minus the wanted one; 0 where either is not an integer, so that nothing matches."""
-    if value is None or len(values) != 1:
-        return 0
-    try:
-        have, want = int(value), int(values[0])
-    except ValueError:
+    have, want = _integer(value), _integer(values[0] if len(values) == 1 else None)
+    if have is None or want is None:
         return 0
     return (have > want) - (have < want)
+
+
+def _integer(text: str | None) -> int | None:
+    """A label's value as a number of 64 bits, which Kubernetes reads it as; None for any other text."""
+    number = signed_number(text, _LONGEST) if text is not None else None
+    return number if number is not None and -_BITS_64 <= number < _BITS_64 else None

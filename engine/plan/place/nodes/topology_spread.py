@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from belay.engine.model import taints
 from belay.engine.model.cluster import Pod
 from belay.engine.plan.node_view import NodeView
 from belay.engine.plan.place.handler import Refusal
@@ -28,13 +29,18 @@ UNLABELLED: Final = Refusal(
 
 @dataclass(slots=True)
 class DomainCount:
-    """Pods that a selector selects, per domain of a topology key, on the nodes that take part."""
+    """Pods that a selector selects, per domain of a topology key, on the nodes that take part; none by an empty one."""
 
     selector: Mapping[str, Any] | None
     namespace: str
     nodes: dict[str, str]
     domains: dict[str, int] = field(default_factory=dict)
     least: int | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether the selector is empty: it selects every pod, and kube-scheduler counts none for it."""
+        return self.selector is not None and not any(self.selector.values())
 
     def selects(self, pod: Pod) -> bool:
         """Whether the pod is counted."""
@@ -43,7 +49,7 @@ class DomainCount:
     def add(self, pod: Pod, name: str, sign: int) -> None:
         """Count a pod in (+1) or out (-1) of a node."""
         domain = self.nodes.get(name)
-        if domain is not None and self.selects(pod):
+        if domain is not None and not self.open and self.selects(pod):
             self.domains[domain] += sign
             self.least = None
 
@@ -157,7 +163,8 @@ def _selector(pod: Pod, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _takes_part(pod: Pod, view: NodeView, policies: tuple[str, str]) -> bool:
-    affinity, taints = policies
+    affinity, honored = policies
     if affinity == "Honor" and fit.unselected(pod, view.node) is not None:
         return False
-    return taints != "Honor" or fit.untolerated(pod, view.node) is None
+    # the taint of a cordon counts here as any other, though fit judges the cordon by its field
+    return honored != "Honor" or not any(taints.keeps_off(pod, taint) for taint in view.node.taints)

@@ -7,7 +7,7 @@ kube-scheduler's VolumeBinding does: a suitable volume gets the claim's referenc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from belay.engine.model.actions import Evidence, PatchObject, PatchType, Preconditions
@@ -16,7 +16,9 @@ from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.labels import BOUND_BY_CONTROLLER, SELECTED_NODE
 from belay.engine.model.reasons import ActionReason
 from belay.engine.plan.claims.holding import DeviceClaims
+from belay.engine.plan.node_view import NodeView
 from belay.engine.plan.place.handler import Refusal
+from belay.engine.plan.place.nodes.exclusive_claims import ExclusiveClaims
 from belay.engine.plan.place.nodes.selectors import matches
 from belay.engine.plan.place.nodes.volumes import NO_VOLUME, ClusterVolumes, Volume, VolumeClaim
 
@@ -35,29 +37,34 @@ class VolumeChoice(NamedTuple):
 class VolumeChoices:
     """The volumes that one pass has chosen, followed through every assignment and its undoing."""
 
-    def __init__(self, observed: Observed, claims: DeviceClaims) -> None:
+    def __init__(self, observed: Observed, claims: DeviceClaims, views: Mapping[str, NodeView]) -> None:
         self.cluster = ClusterVolumes(observed, claims)
+        self._exclusive = ExclusiveClaims(observed, views)
         self._delayed: dict[str, tuple[VolumeClaim, ...]] = {}
         self._chosen: dict[str, list[VolumeChoice]] = {}
         self._taken: set[str] = set()
         self._choosing: set[ObjectKey] = set()
 
     def concerns(self, pod: Pod) -> bool:
-        """Whether a claim of the pod is bound with its node."""
-        return bool(pod.claims) and bool(self._claims(pod))
+        """Whether a claim of the pod is bound with its node, or is for one pod only."""
+        return bool(pod.claims) and (bool(self._claims(pod)) or self._exclusive.concerns(pod))
 
     def refusal(self, pod: Pod, node: Node) -> Refusal | None:
         """Why the volumes that are left keep the pod off a node."""
-        return NO_VOLUME if self._choose(pod, node) is None else None
+        if self._choose(pod, node) is None:
+            return NO_VOLUME
+        return self._exclusive.refusal(pod)
 
     def assume(self, pod: Pod, node: Node) -> None:
         """Take volumes for a pod that is assigned to a node."""
+        self._exclusive.take(pod)
         chosen = self._chosen[pod.key] = self._choose(pod, node) or []
         self._taken.update(choice.volume.name for choice in chosen if choice.volume is not None)
         self._choosing.update(choice.claim.key for choice in chosen)
 
     def give_back(self, pod: Pod) -> None:
         """Give back the volumes that ``assume`` took for the pod."""
+        self._exclusive.give_back(pod)
         for choice in self._chosen.pop(pod.key, ()):
             self._choosing.discard(choice.claim.key)
             if choice.volume is not None:

@@ -11,14 +11,21 @@ kubernetes/pkg/controller/volume/persistentvolume (index.go, findMatchingVolume)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from belay.engine.model import quantities
 from belay.engine.model.cluster import Node, Observed, Pod
 from belay.engine.model.diagnostics import ObjectKey
-from belay.engine.model.labels import BETA_STORAGE_CLASS, BIND_COMPLETED, NO_PROVISIONER, SELECTED_NODE
+from belay.engine.model.labels import (
+    BETA_STORAGE_CLASS,
+    BIND_COMPLETED,
+    NEWER_ZONE_LABELS,
+    NO_PROVISIONER,
+    SELECTED_NODE,
+    ZONE_LABELS,
+)
 from belay.engine.model.unstructured import nested_map
 from belay.engine.plan.claims.holding import DeviceClaims
 from belay.engine.plan.place.handler import Refusal
@@ -30,6 +37,8 @@ NO_VOLUME: Final = Refusal("VolumeNotAvailable", "node(s) didn't find available 
 NO_SPACE: Final = Refusal("VolumeSpaceShortage", "node(s) did not have enough free storage")
 NOT_SELECTED: Final = "VolumeNodeSelected"
 CLAIM: Final = "VolumeClaimNotReady"
+#: Between zones in the label of a volume that several reach (k8s.io/cloud-provider/volume/helpers).
+ZONES_APART: Final = "__"
 _STORAGE_API: Final = "storage.k8s.io/v1"
 _CAPACITY_APIS: Final = (_STORAGE_API, "storage.k8s.io/v1beta1")
 #: Kinds of which a snapshot of a whole cluster holds some.
@@ -89,9 +98,11 @@ class ClusterVolumes:
         """What each claim of the pod asks of its node; claims that fit every node are left out."""
         if not pod.claims and not pod.resource_claims:
             return ()
-        found = (self._rule(pod, _claim_key(pod, name)) for name in pod.claims)
+        keys = [_claim_key(pod, name) for name in pod.claims]
+        found = (self._rule(pod, key) for key in keys)
         return (
             *(rule for rule in found if rule is not None),
+            *(rule for key in keys for rule in self._zones(key)),
             *resource_claims.rules(pod, self._objects, self._device_claims),
         )
 
@@ -193,6 +204,20 @@ class ClusterVolumes:
         if not self._whole:
             return None
         return _never(key.name, f'pod has unbound immediate PersistentVolumeClaims: "{key.name}" has no volume yet')
+
+    def _zones(self, key: ObjectKey) -> Iterator[NodeRule]:
+        """Where the labels of a claim's volume say that it is, for nodes that have such a label (VolumeZone)."""
+        raw = self._objects.get(key)
+        name = str(_spec(raw).get("volumeName") or "") if raw is not None else ""
+        volume = self._objects.get(ObjectKey("v1", "PersistentVolume", "", name)) if name else None
+        labels = nested_map(volume, "metadata", "labels") if volume is not None else {}
+
+        unlabelled = {"matchExpressions": [{"key": label, "operator": "DoesNotExist"} for label in ZONE_LABELS]}
+        for label in ZONE_LABELS:
+            if label in labels:
+                values = str(labels[label]).split(ZONES_APART)
+                here = {"matchExpressions": [{"key": label, "operator": "In", "values": values}]}
+                yield NodeRule((unlabelled, here, *_renamed(label, values)), CONFLICT._replace(about=key.name))
 
     def _delayed_rule(self, pod: Pod, claim: VolumeClaim) -> NodeRule | None:
         """Where a claim that waits for its first consumer can be bound.
@@ -308,6 +333,15 @@ def _class_name(raw: Mapping[str, Any]) -> str:
 
 def _mode(spec: Mapping[str, Any]) -> str:
     return str(spec.get("volumeMode") or "Filesystem")
+
+
+def _renamed(label: str, values: list[str]) -> Terms:
+    """The place under the label's newer name, for nodes that have only that."""
+    newer = NEWER_ZONE_LABELS.get(label)
+    if newer is None:
+        return ()
+    lacking = {"key": label, "operator": "DoesNotExist"}
+    return ({"matchExpressions": [lacking, {"key": newer, "operator": "In", "values": values}]},)
 
 
 def _expressions(selector: Mapping[str, Any]) -> list[dict[str, Any]]:
