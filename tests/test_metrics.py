@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 
-from belay.engine.metrics import BelayCollector, PassSummary, counter_name, recovery_counts, timed, wait_counts
+from belay.engine.metrics import PassSummary, counter_name, recovery_counts, timed, wait_counts
+from belay.engine.metrics.collector import BelayCollector
 from belay.engine.model.actions import BindPod
 from belay.engine.model.cluster import Observed
 from belay.engine.model.costs import cost

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from belay.engine.controller.status_writer import StatusWriter
 from belay.engine.documents import Desired
 from belay.engine.kube import Conflict
-from belay.engine.metrics import BelayCollector, PassSummary
+from belay.engine.metrics import PassSummary
+from belay.engine.metrics.collector import BelayCollector
 from belay.engine.model.actions import kind_of
 from belay.engine.model.cluster import Observed
 from belay.engine.model.history import History, NodeMemory

@@ -75,11 +75,20 @@ def test_the_door_of_the_planner_imports_no_pass() -> None:
     [
         (
             "belay.engine.controller.controller",
-            ("pydantic", "belay.engine.documents", "belay.engine.plan", "celery", "sqlalchemy", "grpc"),
+            (
+                "pydantic",
+                "belay.engine.documents",
+                "belay.engine.plan",
+                "celery",
+                "sqlalchemy",
+                "grpc",
+                "prometheus_client",
+                "watchfiles",
+            ),
         ),
         (
             "belay.engine.controller.tasks",
-            ("sqlalchemy", "grpc", "kubernetes", "prompt_toolkit", "cryptography.hazmat"),
+            ("sqlalchemy", "grpc", "kubernetes", "prompt_toolkit", "prometheus_client", "cryptography.hazmat"),
         ),
         (
             "belay.engine.serve.http",
@@ -98,6 +107,15 @@ def test_the_door_of_the_planner_imports_no_pass() -> None:
 )
 def test_processes_load_nothing_that_an_idle_cluster_does_not_need(program: str, unwanted: tuple[str, ...]) -> None:
     code = f"import sys, {program}; print([name for name in {unwanted!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_kinds_of_documents_are_compiled_with_the_first_of_their_kind() -> None:
+    code = (
+        "from belay.engine.documents import KINDS; "
+        "print([name for name, kind in KINDS.items() if kind.__pydantic_complete__])"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable
 
 import redis.asyncio
 
-from belay.engine import hot_loops, log
+from belay.engine import freed_memory, hot_loops, log
 from belay.engine.controller.pass_monitor import OtherShardsMonitor, PassMonitor
 from belay.engine.controller.pass_reporter import PassReporter
 from belay.engine.controller.queues import RECONCILE, send, waiting
@@ -298,6 +298,7 @@ def main(kubeconfig: str | None = None, source_file: str | None = None) -> int:
     log.configure(settings.log_level, "controller")
     warn(_log)
     hot_loops.start()
+    freed_memory.start()
     asyncio.run(_serve(settings))
     return 0
 

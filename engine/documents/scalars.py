@@ -48,6 +48,7 @@ class Document(BaseModel):
         populate_by_name=True,
         allow_inf_nan=False,
         arbitrary_types_allowed=False,
+        defer_build=True,  # a process needs few of the kinds, and what is compiled of one takes up to a MiB
     )
 
 
@@ -57,7 +58,7 @@ class Limit(BaseModel):
     Written ``3``, ``"10%"`` or ``[10, "20%"]``.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     count: int | None = None
     percent: float | None = None

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from belay.engine.metrics.catalogue import BY_NAME, METRICS, Described
-from belay.engine.metrics.counters import MICRO, counter_name, recovery_counts, timed, wait_counts
-from belay.engine.metrics.passes import BelayCollector, PassSummary, gauge
+from belay.engine.metrics.counters import counter_name, recovery_counts, timed, wait_counts
+from belay.engine.metrics.passes import PassSummary
 
-__all__ = [
-    "BY_NAME", "METRICS", "MICRO", "BelayCollector", "Described", "PassSummary", "counter_name", "gauge",
-    "recovery_counts", "timed", "wait_counts",
-]  # fmt: skip
+__all__ = ["BY_NAME", "METRICS", "Described", "PassSummary", "counter_name", "recovery_counts", "timed", "wait_counts"]

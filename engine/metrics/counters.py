@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
-
-from belay.engine.metrics.catalogue import BY_NAME, Described
+from belay.engine.metrics.catalogue import BY_NAME
 from belay.engine.model.actions import BindPod
 from belay.engine.model.cluster import Observed
 from belay.engine.model.costs import cost
@@ -18,7 +15,7 @@ from belay.engine.model.plan import Plan
 MICRO: Final = 1_000_000
 #: Labels of a counter that no label value may break: the separators of its key.
 _ESCAPES: Final = str.maketrans({"|": "_", "=": "_"})
-_INFINITE: Final = "+Inf"
+INFINITE: Final = "+Inf"
 
 
 def counter_name(name: str, **labels: str) -> str:
@@ -29,7 +26,7 @@ def counter_name(name: str, **labels: str) -> str:
 def timed(name: str, seconds: float, **labels: str) -> Counter[str]:
     """What one observation adds to the counters of a histogram; negative times count as zero."""
     seconds = max(0.0, seconds)
-    bounds = [*(str(float(bound)) for bound in BY_NAME[f"belay_{name}"].buckets if seconds <= bound), _INFINITE]
+    bounds = [*(str(float(bound)) for bound in BY_NAME[f"belay_{name}"].buckets if seconds <= bound), INFINITE]
     found = Counter({counter_name(f"{name}_bucket", le=bound, **labels): 1 for bound in bounds})
     found[counter_name(f"{name}_sum", **labels)] = round(seconds * MICRO)
     return found
@@ -68,45 +65,4 @@ def wait_counts(plan: Plan, before: Observed) -> Counter[str]:
     return found
 
 
-def families(counters: Mapping[str, int]) -> Iterator[Metric]:
-    """The counters and histograms in the order of the catalogue; names that it does not have are left out."""
-    rows: dict[str, dict[tuple[str, ...], dict[str, int]]] = {}
-    for key, number in counters.items():
-        name, *pairs = key.split("|")
-        labels = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-        metric, part = _metric(name)
-        if metric is None:
-            continue
-        values = tuple(labels.get(label, "") for label in metric.labels)
-        rows.setdefault(metric.name, {}).setdefault(values, {})[labels.get("le", part)] = number
-    for metric in BY_NAME.values():
-        if metric.name in rows:
-            yield _family(metric, rows[metric.name])
-
-
-def _metric(name: str) -> tuple[Described | None, str]:
-    for suffix, part in (("_bucket", "bucket"), ("_sum", "sum"), ("", "value")):
-        found = BY_NAME.get(f"belay_{name.removesuffix(suffix)}")
-        if found is not None and name.endswith(suffix) and (found.type == "histogram") == bool(suffix):
-            return found, part
-    return None, ""
-
-
-def _family(metric: Described, rows: Mapping[tuple[str, ...], Mapping[str, int]]) -> Metric:
-    if metric.type == "counter":
-        counter = CounterMetricFamily(metric.name, metric.text, labels=list(metric.labels))
-        for values, parts in sorted(rows.items()):
-            counter.add_metric(list(values), parts.get("value", 0))
-        return counter
-    histogram = HistogramMetricFamily(metric.name, metric.text, labels=list(metric.labels))
-    for values, parts in sorted(rows.items()):
-        # a scrape between two writes, or a flushed Redis, must not show buckets that shrink
-        buckets, below = [], 0
-        for bound in (*(str(float(bound)) for bound in metric.buckets), _INFINITE):
-            below = max(below, parts.get(bound, 0))
-            buckets.append((bound, below))
-        histogram.add_metric(list(values), buckets, parts.get("sum", 0) / MICRO)
-    return histogram
-
-
-__all__ = ["MICRO", "counter_name", "families", "timed", "recovery_counts", "wait_counts"]
+__all__ = ["MICRO", "counter_name", "timed", "recovery_counts", "wait_counts"]

@@ -22,10 +22,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from belay.engine import hot_loops, log, versions
+from belay.engine import freed_memory, hot_loops, log, versions
 from belay.engine.errors import BelayError, InputError
 from belay.engine.kube import Kube
-from belay.engine.metrics import BelayCollector, gauge
+from belay.engine.metrics.collector import BelayCollector, gauge
 from belay.engine.model.freshness import LastPass, missing_since
 from belay.engine.serve import page, webhook
 from belay.engine.serve.console import failures
@@ -227,6 +227,7 @@ def main(listen: str, answers: Sequence[str] = ()) -> int:
     log.configure(settings.log_level, "server")
     warn(_log)
     hot_loops.start()
+    freed_memory.start()
     asyncio.run(_serve(settings, host, port, os.environ.get(SECRET_VARIABLE, ""), answers))
     return 0
 

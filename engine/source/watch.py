@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, Final
-
-from watchfiles import Change, awatch
+from typing import TYPE_CHECKING, Any, Final
 
 from belay.engine import log
 from belay.engine.source.records import SourceConfig
 from belay.engine.source.tree import ROOTS
+
+if TYPE_CHECKING:
+    from watchfiles import Change
 
 _MIN_SPACING: Final = 0.5
 """Least seconds between fetches that requests cause: at most two fetches a second in a flood of webhooks."""
@@ -81,6 +82,10 @@ class Watch:
                 loop.call_soon_threadsafe(wake.set)
 
     async def _follow_files(self, root: Path, stop: asyncio.Event) -> None:
+        from watchfiles import (
+            awatch,
+        )  # with what it needs it takes 2 MiB, and most repositories are not on this machine
+
         while not stop.is_set():
             if root.is_dir():
                 # a separate event: awatch sets its event when cancelled, but `stop` ends more than this watch

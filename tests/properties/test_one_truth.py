@@ -21,7 +21,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from belay.engine import cli
 from belay.engine.load import LoadCache, load
 from belay.engine.load.cluster import belay_objects, foreign_documents
-from belay.engine.metrics import BelayCollector, PassSummary
+from belay.engine.metrics import PassSummary
+from belay.engine.metrics.collector import BelayCollector
 from belay.engine.model.labels import ABOUT_LABEL
 from belay.engine.model.plan import Plan
 from belay.engine.model.times import rfc3339

@@ -13,8 +13,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from belay.engine.errors import BelayError
 from belay.engine.kube import Kube, Reflector, WatchChange, resource_for
 from belay.engine.log import get
-from belay.engine.metrics import gauge
-from belay.engine.metrics.catalogue import BY_NAME
+from belay.engine.metrics import BY_NAME
+from belay.engine.metrics.collector import gauge
 from belay.engine.model.notices import ReceiverType
 from belay.engine.serve.notify.delivery import Delivery, NotSent
 from belay.engine.serve.notify.ledger import Ledger, NoticeBatch, repeats_every

@@ -11,8 +11,8 @@ from aiohttp import web
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from belay.engine.kube import Kube
-from belay.engine.metrics import gauge
-from belay.engine.metrics.catalogue import BY_NAME
+from belay.engine.metrics import BY_NAME
+from belay.engine.metrics.collector import gauge
 from belay.engine.serve.records.reading import Data
 from belay.engine.serve.records.routes import HistoryRoutes
 from belay.engine.serve.records.store import HistoryBounds, RecordStore, database_url
