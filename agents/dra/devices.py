@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -131,38 +131,52 @@ def slices(
     Without ``taints``, which older API servers do not keep, a device that takes no new claim is left out; where
     ``counters`` are taken nowhere, so are parts of chips.
     """
-    shared = counters is not CounterForm.NOWHERE
-    offered = [one for one in found if (taints or not one.taints) and (shared or not one.template)]
-    # those that share counters stand together: such a server takes these from the same slice only
-    groups = [list(_by_chip(offered, one)) for one in dict.fromkeys(one.chip for one in offered)]
-    contents: list[tuple[list[Device], list[dict[str, Any]]]] = []
-    for group in groups if counters is CounterForm.BESIDE and any(one.consumes for one in offered) else [offered]:
-        rows = _counter_sets(group) if counters is CounterForm.BESIDE else []
-        contents += [(group[at : at + MAX_DEVICES], rows) for at in range(0, len(group), MAX_DEVICES)]
-    if counters is CounterForm.APART:
-        sets = _counter_sets(offered)
-        contents += [([], sets[at : at + MAX_COUNTER_SETS]) for at in range(0, len(sets), MAX_COUNTER_SETS)]
-    contents = contents or [([], [])]
+    counted = counters is not CounterForm.NOWHERE
+    offered = [device for device in found if (taints or not device.taints) and (counted or not device.template)]
+    contents = _contents(offered, counters)
     bodies = []
-    for number, (part, rows) in enumerate(contents):
+    for number, content in enumerate(contents):
         metadata: dict[str, Any] = {"name": slice_name(node, number)}
         if owner:
             metadata["ownerReferences"] = [dict(owner)]
+        spec: dict[str, Any] = {
+            "driver": DRIVER,
+            "nodeName": node,
+            "pool": {"name": node, "generation": generation, "resourceSliceCount": len(contents)},
+        }
+        if content.counters:
+            spec["sharedCounters"] = content.counters
+        # a slice of counters has no devices, not even an empty list
+        if content.devices or not content.counters:
+            spec["devices"] = [_body(device, version, taints, counted) for device in content.devices]
         bodies.append(
-            {
-                "apiVersion": f"resource.k8s.io/{version}",
-                "kind": "ResourceSlice",
-                "metadata": metadata,
-                "spec": {
-                    "driver": DRIVER,
-                    "nodeName": node,
-                    "pool": {"name": node, "generation": generation, "resourceSliceCount": len(contents)},
-                    **({"sharedCounters": rows} if rows else {}),
-                    **({} if rows and not part else {"devices": [_body(one, version, taints, shared) for one in part]}),
-                },
-            }
+            {"apiVersion": f"resource.k8s.io/{version}", "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
         )
     return bodies
+
+
+class _Content(NamedTuple):
+    """What one slice holds."""
+
+    devices: list[Device]
+    counters: list[dict[str, Any]]
+
+
+def _contents(offered: list[Device], form: CounterForm) -> list[_Content]:
+    """Devices and counters, cut into slices; one empty slice where there is nothing."""
+    groups = [offered]
+    if form is CounterForm.BESIDE and any(device.consumes for device in offered):
+        # those that share counters stand together: such a server takes these from the same slice only
+        groups = [list(_by_chip(offered, chip)) for chip in dict.fromkeys(device.chip for device in offered)]
+
+    contents = []
+    for group in groups:
+        beside = _counter_sets(group) if form is CounterForm.BESIDE else []
+        contents += [_Content(group[at : at + MAX_DEVICES], beside) for at in range(0, len(group), MAX_DEVICES)]
+    if form is CounterForm.APART:
+        sets = _counter_sets(offered)
+        contents += [_Content([], sets[at : at + MAX_COUNTER_SETS]) for at in range(0, len(sets), MAX_COUNTER_SETS)]
+    return contents or [_Content([], [])]
 
 
 def slice_name(node: str, number: int) -> str:

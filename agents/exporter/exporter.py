@@ -160,28 +160,36 @@ class Exporter:
         return (_signature(folder), tuple(chip.phy for chip in self.machine.chips))
 
     async def _collect(self, chosen: Sequence[Group]) -> None:
+        """Run the chosen groups, each in its lane, until cancelled."""
         assert self.machine is not None
         machine = self.machine
         own = [group for group in chosen if group.name in self._collectors.names]
         on = [group for group in chosen if group not in own and groups.supported(group.name, machine)]
         self._collectors.keep(group.name for group in own)
         self._show_plugins()
+
+        self._lanes = await self._lanes_of(on, machine)
+        texts = [group for group in on if group.lane == "plugin"]
+        async with asyncio.TaskGroup() as tasks:
+            for lane in self._lanes:
+                tasks.create_task(lane.run())
+            if texts and self._texts.paths:
+                tasks.create_task(self._plugins(texts))
+            for group in own:
+                tasks.create_task(Lane([group], self._run_collector, self._now).run())
+
+    async def _lanes_of(self, on: Sequence[Group], machine: Machine) -> list[Lane]:
+        """One lane for groups that are read chip after chip, and one of each chip for groups that take long."""
         single = [group for group in on if group.lane == "single"]
         alone = [group for group in on if group.lane == "chip"]
         if machine.family == A5 and not await self._ports.fast(machine):
             alone += [group for group in single if group.name == "ub"]
             single = [group for group in single if group.name != "ub"]
-        self._lanes = [Lane(single, self._all_chips, self._now)]
-        for chip in machine.chips if alone else ():
-            self._lanes.append(Lane(alone, self._of(chip.phy), self._now))
-        async with asyncio.TaskGroup() as tasks:
-            for lane in self._lanes:
-                tasks.create_task(lane.run())
-            texts = [group for group in on if group.lane == "plugin"]
-            if texts and self._texts.paths:
-                tasks.create_task(self._plugins(texts))
-            for group in own:
-                tasks.create_task(Lane([group], self._run_collector, self._now).run())
+
+        lanes = [Lane(single, self._all_chips, self._now)]
+        if alone:
+            lanes += [Lane(alone, self._of(chip.phy), self._now) for chip in machine.chips]
+        return lanes
 
     async def _all_chips(self, group: Group) -> None:
         if group.name in ("version", "nodeBase"):

@@ -102,21 +102,35 @@ def _moved(grants: Sequence[Grant], pods: Mapping[str, PodFacts], holding: Itera
     Without them, the first pod's chips would appear to have two owners and the other pod's none.
     """
     has = set(holding)
-    used = {g.meant for g in grants if g.meant and not g.lost}
-    by_size: dict[tuple[str, int], tuple[list[PodFacts], list[PodFacts]]] = {}
+    used = {grant.meant for grant in grants if grant.meant and not grant.lost}
+    granted = {grant.uid for grant in grants}
+    granted_by_choice = {grant.uid for grant in grants if grant.meant}
+
+    waiting: dict[tuple[str, int], list[PodFacts]] = {}
+    spare: dict[tuple[str, int], list[PodFacts]] = {}
     for pod in pods.values():
-        resource = next((key for key in pod.limits if key.startswith(HUAWEI_PREFIX) and key in pod.annotations), "")
-        if not pod.live or pod.deleting or not resource or resource == HUAWEI_PREFIX + names.CORE:
+        resource = _chosen_resource(pod)
+        if not resource:
             continue
-        waiting, spare = by_size.setdefault((resource, pod.limits[resource]), ([], []))
-        if pod.uid in used and pod.uid not in has and not any(g.uid == pod.uid for g in grants):
-            waiting.append(pod)
-        elif pod.uid in has and pod.uid not in used and any(g.uid == pod.uid and g.meant for g in grants):
-            spare.append(pod)
-    for (resource, _), (waiting, spare) in sorted(by_size.items()):
-        ordered = zip(sorted(waiting, key=_age), sorted(spare, key=_age), strict=False)
-        for pod, other in ordered:
-            yield pod.uid, other.annotations[resource]
+        size = resource, pod.limits[resource]
+        if pod.uid in used and pod.uid not in has and pod.uid not in granted:
+            waiting.setdefault(size, []).append(pod)
+        elif pod.uid in has and pod.uid not in used and pod.uid in granted_by_choice:
+            spare.setdefault(size, []).append(pod)
+
+    for size in sorted(waiting.keys() & spare.keys()):
+        for pod, other in zip(sorted(waiting[size], key=_age), sorted(spare[size], key=_age), strict=False):
+            yield pod.uid, other.annotations[size[0]]
+
+
+def _chosen_resource(pod: PodFacts) -> str:
+    """The resource of which a scheduler has chosen a live pod's chips; empty for none, and for parts of chips."""
+    if not pod.live or pod.deleting:
+        return ""
+    for resource in pod.limits:
+        if resource.startswith(HUAWEI_PREFIX) and resource in pod.annotations:
+            return "" if resource == HUAWEI_PREFIX + names.CORE else resource
+    return ""
 
 
 def _age(pod: PodFacts) -> tuple[int, str, str]:

@@ -183,41 +183,50 @@ def adopt(
     The answer in kubelet's checkpoint comes first, then the annotations of a device plugin, then the ids themselves
     where they name real devices. ``vnpu_name`` names a vNPU of the node by its id, empty for none.
     """
-    real: list[str] = []
-    if offer.kind == "static":
-        real = list(holding.ids)
-    elif offer.kind == "whole" and (holding.visible or holding.nodes):
-        numbers = [int(text) for text in holding.visible] or list(holding.nodes)
-        prefix = next(iter(offer.own), "").rsplit("-", 1)[0]
-        real = [f"{prefix}-{n}" for n in numbers]
-    elif offer.kind == "core" and len(holding.visible) == 1 and vnpu_name(int(holding.visible[0])):
-        real = [vnpu_name(int(holding.visible[0]))]
-    elif pod.served and set(holding.ids) <= set(pod.annotations[KUBELET_DEVICES].split(",")):
-        real = [part for part in pod.annotations[ASCEND_REAL].split(",") if part]
-    elif offer.kind == "whole" and not volcano:
-        real = list(holding.ids)
+    real = _real_devices(holding, pod, offer, volcano=volcano, vnpu_name=vnpu_name)
     if not real:
         return None
     try:
         chips = Counter(chip_of(name) for name in real)
     except ValueError:
         return None
-    vdev = names.parse(real[0]).vdev or 0 if offer.kind in ("core", "static") else 0
-    each = len(holding.ids) // max(1, len(chips)) if offer.kind in ("core", "soft", "share") else 0
+
+    is_part = offer.kind in ("core", "static")
+    counts_parts = offer.kind in ("core", "soft", "share")
+    parts_of_each = len(holding.ids) // max(1, len(chips)) if counts_parts else 0
     return Grant(
         number=number,
         resource=holding.resource,
         ids=holding.ids,
         real=tuple(sorted(real, key=names.order)),
-        chips=tuple(sorted((chip, each or count) for chip, count in chips.items())),
+        chips=tuple(sorted((chip, parts_of_each or count) for chip, count in chips.items())),
         visible=holding.visible,
         uid=pod.uid,
         namespace=pod.namespace,
         name=pod.name,
         container=holding.container,
-        vdev=vdev,
+        vdev=(names.parse(real[0]).vdev or 0) if is_part else 0,
         confirmed=True,
     )
+
+
+def _real_devices(
+    holding: Holding, pod: PodFacts, offer: Offer, *, volcano: bool, vnpu_name: Callable[[int], str]
+) -> list[str]:
+    """The real devices behind a holding; empty when nothing names them."""
+    if offer.kind == "static":
+        return list(holding.ids)
+    if offer.kind == "whole" and (holding.visible or holding.nodes):
+        numbers = [int(text) for text in holding.visible] or list(holding.nodes)
+        prefix = next(iter(offer.own), "").rsplit("-", 1)[0]
+        return [f"{prefix}-{number}" for number in numbers]
+    if offer.kind == "core" and len(holding.visible) == 1 and (name := vnpu_name(int(holding.visible[0]))):
+        return [name]
+
+    if pod.served and set(holding.ids) <= set(pod.annotations[KUBELET_DEVICES].split(",")):
+        return [part for part in pod.annotations[ASCEND_REAL].split(",") if part]
+    # without a scheduler that chooses chips, kubelet's ids are the devices
+    return list(holding.ids) if offer.kind == "whole" and not volcano else []
 
 
 def held(grants: Iterable[Grant], offer: Offer) -> tuple[dict[str, int], dict[int, int]]:

@@ -93,40 +93,51 @@ def _chosen(body: Mapping[str, Any], roots: Sequence[Path], since: float) -> lis
         path = Path(name)
         if (one := _candidate(path, roots, LogSource.HOST)) is not None and one.written >= since:
             found.append(one)
+
     # one source cannot crowd out the others: the newest of each in turn
     by_source: dict[LogSource, list[Candidate]] = {}
     for one in sorted(set(found), key=lambda one: (-one.written, str(one.path))):
         by_source.setdefault(one.source, []).append(one)
-    turns = [[row[at] for row in by_source.values() if at < len(row)] for at in range(MAX_FILES)]
-    return [one for turn in turns for one in turn][:MAX_FILES]
+    turns = itertools.zip_longest(*by_source.values())
+    chosen = (one for turn in turns for one in turn if one is not None)
+    return list(itertools.islice(chosen, MAX_FILES))
 
 
 def _folders(body: Mapping[str, Any]) -> Iterator[tuple[Path, LogSource]]:
+    """The folders with logs of a pod and of its chips."""
     metadata, spec = nested_map(body, "metadata"), nested_map(body, "spec")
     name = "_".join(str(metadata.get(key) or "") for key in ("namespace", "name", "uid"))
     if "/" not in name and ".." not in name:
         yield PODS / name, LogSource.TRAINING
     yield _DEVICE, LogSource.DEVICE
-    volumes = {
-        str(volume.get("name")): str(nested_map(volume, "hostPath").get("path") or "")
-        for volume in nested_list(spec, "volumes")
-        if nested_map(volume, "hostPath")
-    }
+
+    volumes = {}
+    for volume in nested_list(spec, "volumes"):
+        if host_path := nested_map(volume, "hostPath"):
+            volumes[str(volume.get("name"))] = str(host_path.get("path") or "")
     for container in nested_list(spec, "containers"):
-        stated = {str(row.get("name")): str(row.get("value") or "") for row in nested_list(container, "env")}
-        wanted = stated.get("ASCEND_PROCESS_LOG_PATH", "")
-        for mount in nested_list(container, "volumeMounts"):
-            path, inside = volumes.get(str(mount.get("name")), ""), str(mount.get("mountPath") or "")
-            if not path.startswith("/") or ".." in path or ".." in str(mount.get("subPath") or ""):
-                continue
-            folder = Path(path) / str(mount.get("subPath") or "").lstrip("/")
-            lower = inside.lower().rstrip("/")
-            if any(lower.endswith(end) for end in _INFERENCE):
-                yield folder, LogSource.INFERENCE
-            elif any(lower.endswith(end) for end in _PLOG):
-                yield folder, LogSource.PLOG
-            elif wanted and PurePosixPath(wanted).is_relative_to(inside or "/") and ".." not in wanted:
-                yield folder / PurePosixPath(wanted).relative_to(inside), LogSource.PLOG
+        yield from _mounted(container, volumes)
+
+
+def _mounted(container: Mapping[str, Any], volumes: Mapping[str, str]) -> Iterator[tuple[Path, LogSource]]:
+    """The folders of the host to which a container writes logs. ``volumes``: name → folder of the host."""
+    plog = ""
+    for variable in nested_list(container, "env"):
+        if variable.get("name") == "ASCEND_PROCESS_LOG_PATH":
+            plog = str(variable.get("value") or "")
+
+    for mount in nested_list(container, "volumeMounts"):
+        volume, below = volumes.get(str(mount.get("name")), ""), str(mount.get("subPath") or "")
+        if not volume.startswith("/") or ".." in volume or ".." in below:
+            continue
+        folder, inside = Path(volume) / below.lstrip("/"), str(mount.get("mountPath") or "")
+        lower = inside.lower().rstrip("/")
+        if lower.endswith(_INFERENCE):
+            yield folder, LogSource.INFERENCE
+        elif lower.endswith(_PLOG):
+            yield folder, LogSource.PLOG
+        elif plog and ".." not in plog and PurePosixPath(plog).is_relative_to(inside or "/"):
+            yield folder / PurePosixPath(plog).relative_to(inside), LogSource.PLOG
 
 
 def _below(

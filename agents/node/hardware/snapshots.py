@@ -55,26 +55,45 @@ class Wanted(NamedTuple):
 def wanted(pod: Mapping[str, Any]) -> Wanted | None:
     """What a pod asks for; None when it asks for nothing, has got it, or is not ready."""
     metadata, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
-    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    if (
-        labels.get(INFERENCE_MANAGED) != "true"
-        or annotations.get(SNAPSHOT_MODE) != "save"
-        or SNAPSHOT_FINISHED in annotations
-    ):
+    if not _asks(metadata) or metadata.get("deletionTimestamp") or not _is_ready(status):
         return None
-    ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or [])
+
     containers, running = spec.get("containers") or [], status.get("containerStatuses") or []
-    if not ready or metadata.get("deletionTimestamp") or len(containers) != 1 or len(running) != 1:
+    if len(containers) != 1 or len(running) != 1:
         return None
-    path = next((e.get("value") for e in containers[0].get("env") or [] if e.get("name") == VARIABLE), None)
-    numbers = _NUMBERS.findall(str(metadata.get("name", "")))
     container = str(running[0].get("containerID", "")).rpartition("://")[2]
-    if not path or not numbers or not _CONTAINER.fullmatch(container):
+    folder = _folder(containers[0])
+    # instances of a service differ in the last number of their names
+    numbers = _NUMBERS.findall(str(metadata.get("name", "")))
+    if not folder or not numbers or not _CONTAINER.fullmatch(container):
         return None
+
     return Wanted(
-        str(metadata.get("namespace", "")), str(metadata["name"]), str(metadata.get("uid", "")), container,
-        f"{path.rstrip('/')}/{numbers[-1]}",
-    )  # fmt: skip
+        namespace=str(metadata.get("namespace", "")),
+        name=str(metadata["name"]),
+        uid=str(metadata.get("uid", "")),
+        container=container,
+        folder=f"{folder.rstrip('/')}/{numbers[-1]}",
+    )
+
+
+def _asks(metadata: Mapping[str, Any]) -> bool:
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    is_managed = labels.get(INFERENCE_MANAGED) == "true"
+    return is_managed and annotations.get(SNAPSHOT_MODE) == "save" and SNAPSHOT_FINISHED not in annotations
+
+
+def _is_ready(status: Mapping[str, Any]) -> bool:
+    conditions = status.get("conditions") or []
+    return any(condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions)
+
+
+def _folder(container: Mapping[str, Any]) -> str:
+    """Where a container says that checkpoints go; empty when it does not."""
+    for variable in container.get("env") or []:
+        if variable.get("name") == VARIABLE:
+            return variable.get("value") or ""
+    return ""
 
 
 class Snapshots:

@@ -91,14 +91,9 @@ class Processor(ControllerLink):
         if self._exiting is not None and now >= self._exiting:
             self._exit("ordered by the controller, and the exit callback did not return")
         if self.linked and now >= self._next_beat:
-            self._next_beat = now + self._beat
-            if self.registered:
-                self._send_status()
-            else:
-                self._register()
-            if self._replicas_noted < self._replicas_n:
-                self._push_replicas()
+            self._heartbeat(now)
         if self._standby is not None and now >= self._standby:
+            # the standby controller did not take over: the next address
             self._standby = None
             self.linked = False
             self._try += 1
@@ -106,18 +101,35 @@ class Processor(ControllerLink):
         for sn, job in list(self._jobs.items()):
             if job.waits == "barrier" and now - job.since >= BARRIER:
                 self._answer(sn, Result.TIMEOUT)
-        held = (self.reported and not self.resume) or self.lock.limit is not None or self.lock.stopping
-        if self._orphaned is not None and held and now - self._orphaned >= self.settings.action_limit:
-            self._exit(f"no controller for {self.settings.action_limit:g} s in the middle of a repair")
-        paused = self.pause_step is not None
-        if self._orphaned is not None and paused and now - self._orphaned >= self.settings.action_limit:
-            self.pause_step, self.paused = None, False  # no controller is left to end the pause
-        held = held or self.pause_step is not None
-        limits = [self._next_beat if self.linked else None, self._exiting, self._standby]
+
+        orphan_limit = self._check_orphaned(now)
+        limits = [self._next_beat if self.linked else None, self._exiting, self._standby, orphan_limit]
         limits += [job.since + BARRIER for job in self._jobs.values() if job.waits == "barrier"]
-        if self._orphaned is not None and held:
-            limits.append(self._orphaned + self.settings.action_limit)
         return min((limit for limit in limits if limit is not None), default=None)
+
+    def _heartbeat(self, now: float) -> None:
+        self._next_beat = now + self._beat
+        if self.registered:
+            self._send_status()
+        else:
+            self._register()
+        if self._replicas_noted < self._replicas_n:
+            self._push_replicas()
+
+    def _check_orphaned(self, now: float) -> float | None:
+        """End a rank that was held when it lost its controller, and a pause; when to look again, None where that is
+        over."""
+        if self._orphaned is None:
+            return None
+        limit = self._orphaned + self.settings.action_limit
+        held = (self.reported and not self.resume) or self.lock.limit is not None or self.lock.stopping
+        if now >= limit:
+            if held:
+                self._exit(f"no controller for {self.settings.action_limit:g} s in the middle of a repair")
+            if self.pause_step is not None:
+                # no controller is left to end the pause
+                self.pause_step, self.paused = None, False
+        return limit if held or self.pause_step is not None else None
 
     # -- the controller ------------------------------------------------------------------------------------------
 
@@ -252,39 +264,46 @@ class Processor(ControllerLink):
         op, fine = job.op or job.message["op"], result == 0
         if op == m.EXIT:
             self._exit("ordered by the controller")
-            return
-        if op == m.PAUSE:
-            self._answer(sn, Result.OK if fine else Result.ERROR)
-            return
-        if op == m.STOP and fine:
+        elif op == m.CLEAN:
+            self._cleaned(sn, job, result)
+        elif op == m.STOP and fine:
+            # it is answered once the train thread is parked
             job.waits, job.token, self._freed = "parked", -1, True
             self._settle()
             if sn in self._jobs:
                 self._send_status()
-            return
-        if op == m.CLEAN and result in (0, CLEAN_LOW):
+        elif op == m.ROLLBACK and fine and job.message.get("resume") and not self._hurt:
+            self.lock.restored(self.loaded or job.message["step"])
+            self._normal(sn, job.message)
+        else:
+            if fine:
+                self._note_done(op, job.message)
+            self._answer(sn, Result.OK if fine else Result.ERROR)
+
+    def _cleaned(self, sn: int, job: _Job, result: int) -> None:
+        """The clean callback returned; an order to rebuild that began with it goes on."""
+        fine = result in (0, CLEAN_LOW)
+        if fine:
             self.clean_low = result == CLEAN_LOW
-            fine = True
             if self.state is not TrainState.INIT_FINISH:
                 self.next_ready = True
             if self.clean_low and self.state is TrainState.UCE_HIGH:
                 self.state = TrainState.UCE_LOW
-        if op == m.CLEAN and job.message["op"] != m.CLEAN:
-            if fine:
-                self._run(job)
-            else:
-                self._answer(sn, Result.ERROR, unclean=True)
-            return
-        if op in (m.REBUILD, m.UP_REBUILD) and fine:
+
+        if job.message["op"] == m.CLEAN:
+            self._answer(sn, Result.OK if fine else Result.ERROR)
+        elif fine:
+            self._run(job)
+        else:
+            self._answer(sn, Result.ERROR, unclean=True)
+
+    def _note_done(self, op: str, message: Message) -> None:
+        """What an action that has succeeded changes."""
+        if op in (m.REBUILD, m.UP_REBUILD):
             self.next_ready = True
-        if op in (m.REPAIR, m.UP_REPAIR) and fine and job.message["type"] != RepairType.RT_SEND.value:
-            self.lock.restored(self.loaded or job.message["step"])
-        if op in (m.ROLLBACK, m.UP_ROLLBACK) and fine:
-            self.lock.restored(self.loaded or job.message["step"])
-            if op == m.ROLLBACK and job.message.get("resume") and not self._hurt:
-                self._normal(sn, job.message)
-                return
-        self._answer(sn, Result.OK if fine else Result.ERROR)
+        sends = op in (m.REPAIR, m.UP_REPAIR) and message["type"] == RepairType.RT_SEND.value
+        if op in (m.REPAIR, m.UP_REPAIR, m.ROLLBACK, m.UP_ROLLBACK) and not sends:
+            self.lock.restored(self.loaded or message["step"])
 
     def _normal(self, sn: int, message: Message) -> None:
         if self.reported and not self.resume and self._resumed == self.generation:

@@ -38,38 +38,57 @@ def register(c: Controller, link: int, message: Message) -> None:
 
 
 def _place(c: Controller, link: int, message: Message, rank: int, session: str, version: int) -> None:
-    known = c.peers.get(rank)
-    peer = _peer(c, link, message)
-    if known is None and c.term and c.master and not peer.step.step and any(p.step.step for p in c.peers.values()):
-        c.refuse(link, "a backup controller saves the job and ends it; it takes no new process in")
-    elif known is None:
-        c.peers[rank] = peer
-        _accept(c, peer, version)
+    known, peer = c.peers.get(rank), _peer(c, link, message)
+    # who reconnects keeps its role; only then may a process take one over
+    if known is None:
+        _first(c, link, peer, version)
     elif known.session == session:
         _again(c, known, peer, version)
     elif rank in c.standby and c.standby[rank].session == session:
         _again(c, c.standby[rank], peer, version)
     elif rank in c.hot and c.state in (ControllerState.STEP_FINISH, ControllerState.NORMAL):
-        old = c.standby.get(rank)
-        if old is not None and old.link is not None:
-            c.refuse(link, f"rank {rank} already has a new process for the hot switch", final=True)
-            return
-        peer.new, peer.hot, peer.repair_id = True, True, max(1, c.generation)
-        c.standby[rank] = peer
-        _accept(c, peer, version)
+        _stand_by(c, link, peer, version)
     elif known.link is None or (not known.new and (rank in c.faults or rank in c.isolated)):
-        if known.link is not None:
-            c.leave(known)
-        c.retired.add(known.session)
-        c.drop(rank)
-        if rank not in c.isolated and c.faults.get(rank) is not FaultType.PROCESS:
-            c.fault(rank, FaultType.PROCESS, "a new process came in the place of the old one")
-        peer.new, peer.replicas, peer.dp = True, known.replicas, known.dp
-        peer.repair_id = max(1, c.generation)
-        c.peers[rank] = peer
-        _accept(c, peer, version)
+        _replace(c, known, peer, version)
     else:
         c.refuse(link, f"rank {rank} is alive and healthy; two processes cannot be the same rank", final=False)
+
+
+def _first(c: Controller, link: int, peer: Peer, version: int) -> None:
+    """Admit the first process of a rank."""
+    has_steps = any(other.step.step for other in c.peers.values())
+    if c.term and c.master and not peer.step.step and has_steps:
+        c.refuse(link, "a backup controller saves the job and ends it; it takes no new process in")
+        return
+    c.peers[peer.rank] = peer
+    _accept(c, peer, version)
+
+
+def _stand_by(c: Controller, link: int, peer: Peer, version: int) -> None:
+    """Admit a process that takes over from one that still trains."""
+    old = c.standby.get(peer.rank)
+    if old is not None and old.link is not None:
+        c.refuse(link, f"rank {peer.rank} already has a new process for the hot switch", final=True)
+        return
+    peer.new, peer.hot, peer.repair_id = True, True, max(1, c.generation)
+    c.standby[peer.rank] = peer
+    _accept(c, peer, version)
+
+
+def _replace(c: Controller, known: Peer, peer: Peer, version: int) -> None:
+    """Admit a process in the place of one that is lost or faulty."""
+    rank = peer.rank
+    if known.link is not None:
+        c.leave(known)
+    c.retired.add(known.session)
+    c.drop(rank)
+    if rank not in c.isolated and c.faults.get(rank) is not FaultType.PROCESS:
+        c.fault(rank, FaultType.PROCESS, "a new process came in the place of the old one")
+
+    peer.new, peer.replicas, peer.dp = True, known.replicas, known.dp
+    peer.repair_id = max(1, c.generation)
+    c.peers[rank] = peer
+    _accept(c, peer, version)
 
 
 def _peer(c: Controller, link: int, message: Message) -> Peer:

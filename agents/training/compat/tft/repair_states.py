@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from belay.agents.training.compat.tft import messages as m
@@ -16,7 +17,7 @@ from belay.agents.training.compat.tft.constants import (
 )
 from belay.agents.training.compat.tft.controller import READY, Controller, Stage, Steps
 from belay.agents.training.compat.tft.controller_commands import Order
-from belay.agents.training.compat.tft.replicas import complete, repair_plan
+from belay.agents.training.compat.tft.replicas import Move, complete, repair_plan
 from belay.agents.training.compat.tft.steplock import highest_complete_step, holding
 
 ROUNDS = 3
@@ -219,18 +220,9 @@ def env_clear(c: Controller) -> Steps:
         peer = c.peers.get(rank)
         if peer is not None and peer.link is not None:
             c.leave(peer)
+
     ranks = [rank for rank in c.living() if rank not in c.lost()]
-    stop = c.ask(m.STOP, ranks, step=max([c.step, *(c.peers[r].step.step for r in ranks)]))
-    started, grace = c.now, c.grace()
-    while not (yield from c.answered(stop, grace / 8)):
-        stuck = [r for r in sorted(stop.missing) if (freed := c.peers[r].freed) is not None and c.now - freed >= grace]
-        if c.now - started >= c.s.action_limit:
-            stuck = sorted(stop.missing)
-        elif not (c.s.arf and c.s.clusterd and _spared(c, stuck)):
-            continue
-        for rank in stuck:
-            c.give_up(rank, f"could not be stopped within {c.now - started:.1f} s")
-    failed = stop.failed()
+    failed = yield from _stop(c, ranks)
     # where the new processes are there already, ranks clean and rebuild at one order
     c.unclean = not failed and c.strategy == "recover" and _arrived(c)
     if not failed and not c.unclean:
@@ -239,6 +231,27 @@ def env_clear(c: Controller) -> Steps:
     if failed:
         return (yield from _unclean(c, failed))
     return Result.DOWNGRADE if c.strategy == "downgrade" else Result.OK
+
+
+def _stop(c: Controller, ranks: list[int]) -> Steps:
+    """Stop the train threads of ranks; those that failed. Ranks that do not answer in time are given up."""
+    stop = c.ask(m.STOP, ranks, step=max([c.step, *(c.peers[rank].step.step for rank in ranks)]))
+    started, grace = c.now, c.grace()
+    while not (yield from c.answered(stop, grace / 8)):
+        stuck = [rank for rank in sorted(stop.missing) if _is_stuck(c, rank, grace)]
+        if c.now - started >= c.s.action_limit:
+            stuck = sorted(stop.missing)
+        elif not (c.s.arf and c.s.clusterd and _spared(c, stuck)):
+            continue
+        for rank in stuck:
+            c.give_up(rank, f"could not be stopped within {c.now - started:.1f} s")
+    return stop.failed()
+
+
+def _is_stuck(c: Controller, rank: int, grace: float) -> bool:
+    """Whether a rank's callback has freed its train thread, which did not come back since."""
+    freed = c.peers[rank].freed
+    return freed is not None and c.now - freed >= grace
 
 
 def _arrived(c: Controller) -> bool:
@@ -279,34 +292,50 @@ def newcomers(c: Controller, faults: list[int]) -> Steps:
         if rank in c.peers and c.peers[rank].link is None:
             c.peers[rank].state = TrainState.OFFLINE
 
-    def ready() -> bool:
-        return _arrived(c)
+    turned = yield from _await_newcomers(c)
+    if turned is None:
+        turned = yield from _rebuild(c, faults)
+    return turned
 
+
+def _await_newcomers(c: Controller) -> Steps:
+    """Wait until every lost rank has a new process. None: continue."""
     deadline = c.now + c.s.node_limit
-    while not (
-        yield from c.until(lambda: ready() or any_of(c, "stop", "global", "strategy", "dump"), deadline - c.now)
-    ):
-        c.result(Code.FALL_BACK, f"no new process for ranks {sorted(c.lost())[:16]}", c.strategy)
-        return (yield from fall_back(c))
-    while not ready():
-        if "dump" in c.orders or ordered(c, "dump"):
-            return Result.ERROR
-        if ordered(c, "exit"):
-            return Result.STOP_SERVICE
-        if ordered(c, "downgrade") and c.s.zit:
-            c.strategy, c.params = "downgrade", c.orders.pop("strategy").params
-            return Result.DOWNGRADE
-        c.orders.pop("strategy", None)
-        if c.orders.pop("stop", None):
-            c.report("report_stop_complete", Code.OK, "", c.reported_faults())
-        if given := c.orders.pop("global", None):
-            _add(c, given)
-            c.report("report_strategies", c.reported_faults(), offered(c))
+    while True:
         if not (
-            yield from c.until(lambda: ready() or any_of(c, "stop", "global", "strategy", "dump"), deadline - c.now)
+            yield from c.until(lambda: _arrived(c) or any_of(c, "stop", "global", "strategy", "dump"), deadline - c.now)
         ):
             c.result(Code.FALL_BACK, f"no new process for ranks {sorted(c.lost())[:16]}", c.strategy)
             return (yield from fall_back(c))
+        if _arrived(c):
+            return None
+        turned = _ordered_meanwhile(c)
+        if turned is not None:
+            return turned
+
+
+def _ordered_meanwhile(c: Controller) -> Result | None:
+    """Obey ClusterD, which goes on with its protocol while processes are awaited. None: go on waiting."""
+    if "dump" in c.orders or ordered(c, "dump"):
+        return Result.ERROR
+    if ordered(c, "exit"):
+        return Result.STOP_SERVICE
+    if ordered(c, "downgrade") and c.s.zit:
+        c.strategy, c.params = "downgrade", c.orders.pop("strategy").params
+        return Result.DOWNGRADE
+
+    # the strategy stands already; what else is asked for is answered
+    c.orders.pop("strategy", None)
+    if c.orders.pop("stop", None):
+        c.report("report_stop_complete", Code.OK, "", c.reported_faults())
+    if given := c.orders.pop("global", None):
+        _add(c, given)
+        c.report("report_strategies", c.reported_faults(), offered(c))
+    return None
+
+
+def _rebuild(c: Controller, faults: list[int]) -> Steps:
+    """Rebuild groups on all ranks, and wait until new processes have got to their repair. None: continue."""
     op = m.UP_REBUILD if c.strategy == "upgrade" else m.REBUILD
     ask = c.ask(op, c.living(), ranks=faults, param=c.params, **({"clean": True} if c.unclean else {}))
     c.unclean = False
@@ -317,13 +346,13 @@ def newcomers(c: Controller, faults: list[int]) -> Steps:
         c.result(Code.FALL_BACK, f"groups could not be rebuilt on ranks {sorted(failed)[:16]}", c.strategy)
         return (yield from fall_back(c))
 
-    def reached() -> bool:
-        return all(c.peers[r].state is TrainState.PREREPAIR_FINISH for r in c.living() if c.peers[r].new)
+    def on_the_way() -> list[int]:
+        peers = ((rank, c.peers[rank]) for rank in c.living())
+        return [rank for rank, peer in peers if peer.new and peer.state is not TrainState.PREREPAIR_FINISH]
 
-    if not (yield from c.until(reached, c.s.action_limit)):
-        for rank in c.living():
-            if c.peers[rank].new and c.peers[rank].state is not TrainState.PREREPAIR_FINISH:
-                c.give_up(rank, "the new process did not get to its repair")
+    if not (yield from c.until(lambda: not on_the_way(), c.s.action_limit)):
+        for rank in on_the_way():
+            c.give_up(rank, "the new process did not get to its repair")
         yield from c.until(lambda: False, 0.0)
     return None
 
@@ -364,39 +393,54 @@ def restore(c: Controller, upgrade: bool = False) -> Steps:
 def repair_orders(c: Controller, asked: int) -> dict[int, dict[str, Any]]:
     """The part of each rank in the repair; empty when there is nothing to repair."""
     living = c.living()
-    spoilt = {r for r in living if c.peers[r].state is TrainState.UCE_HIGH or c.peers[r].state is TrainState.UCE_LOW}
-    torn = any(c.peers[r].state in (TrainState.UCE_CORRUPTED, TrainState.PRECISION_ERROR) for r in living)
-    new = {r for r in living if c.peers[r].new}
+    spoilt = {rank for rank in living if c.peers[rank].state in (TrainState.UCE_HIGH, TrainState.UCE_LOW)}
+    torn = any(c.peers[rank].state in (TrainState.UCE_CORRUPTED, TrainState.PRECISION_ERROR) for rank in living)
+    new = {rank for rank in living if c.peers[rank].new}
     healthy = holding(c.steps(living), c.step) - spoilt - new
     lost = set(living) - healthy
-    plan = repair_plan(c.groups(), lost, healthy, c.s.shifted)
     if not lost and not torn:
         return {}
+
+    plan = repair_plan(c.groups(), lost, healthy, c.s.shifted)
     if torn or plan.missing or c.step <= 0:
         for shard in plan.missing[:8]:
             c.log(f"no rank holds {shard}: every rank loads the periodic checkpoint", warning=True)
         c.step = c.step or asked
-        return {
-            rank: {"step": c.step, "type": (RepairType.RT_LOAD_REBUILD if rank in spoilt or c.peers[rank].state is
-                   TrainState.UCE_CORRUPTED else RepairType.RT_LOAD_CKPT).value, "kinds": [], "src": [], "dst": [],
-                   "ranks": sorted(living), "param": c.params}
-            for rank in living
-        }  # fmt: skip
+        return {rank: _part(c, _loading(c, rank, spoilt), (), sorted(living)) for rank in living}
+
     everyone = sorted({move.source for move in plan.moves} | {move.target for move in plan.moves})
     orders: dict[int, dict[str, Any]] = {}
     for rank in everyone:
-        mine = [move for move in plan.moves if rank in (move.source, move.target)]
-        kind = RepairType.RT_SEND
-        if rank in lost:
-            kind = RepairType.RT_RECV_REPAIR
-            if rank in spoilt:
-                low = c.peers[rank].state is TrainState.UCE_LOW
-                kind = RepairType.RT_UCE_LOWLEVEL if low else RepairType.RT_UCE_HIGHLEVEL
-        orders[rank] = {
-            "step": c.step, "type": kind.value, "kinds": [x.kind for x in mine], "src": [x.source for x in mine],
-            "dst": [x.target for x in mine], "ranks": everyone, "param": c.params,
-        }  # fmt: skip
+        kind = _receiving(c, rank, spoilt) if rank in lost else RepairType.RT_SEND
+        orders[rank] = _part(c, kind, [move for move in plan.moves if rank in (move.source, move.target)], everyone)
     return orders
+
+
+def _loading(c: Controller, rank: int, spoilt: set[int]) -> RepairType:
+    """How a rank loads the periodic checkpoint: into new memory where its own is damaged."""
+    damaged = rank in spoilt or c.peers[rank].state is TrainState.UCE_CORRUPTED
+    return RepairType.RT_LOAD_REBUILD if damaged else RepairType.RT_LOAD_CKPT
+
+
+def _receiving(c: Controller, rank: int, spoilt: set[int]) -> RepairType:
+    """How a rank takes the state of a donor."""
+    if rank not in spoilt:
+        return RepairType.RT_RECV_REPAIR
+    low = c.peers[rank].state is TrainState.UCE_LOW
+    return RepairType.RT_UCE_LOWLEVEL if low else RepairType.RT_UCE_HIGHLEVEL
+
+
+def _part(c: Controller, kind: RepairType, moves: Sequence[Move], ranks: list[int]) -> dict[str, Any]:
+    """A rank's part in a repair, as processors read it."""
+    return {
+        "step": c.step,
+        "type": kind.value,
+        "kinds": [move.kind for move in moves],
+        "src": [move.source for move in moves],
+        "dst": [move.target for move in moves],
+        "ranks": ranks,
+        "param": c.params,
+    }
 
 
 def fall_back(c: Controller) -> Steps:

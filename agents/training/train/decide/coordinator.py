@@ -274,40 +274,58 @@ class Coordinator(Results):
             return []
         if self.generation == 0:
             return self._await_nodes(now)
+
         commands = self._paced()
         if self._broken_at is not None and now - self._broken_at >= self._settle():
-            self._broken += 1
-            if self._broken > self.limits.deaths:
-                return self._end(1, f"groups broke {self._broken} times without a step; the last: {self._broken_why}")
-            message = OperatorMessage(f"{self._broken_why}; the group is formed again")
-            return [message, *self._begin(self._broken_why, now, explained=False)]
+            # no death has explained the lost links: a generation begins, in which other limits do not count
+            return self._form_again(now)
         if self._lost_nodes:
             commands += self._without_nodes(now)
             if self.ended:
                 return commands
+
         for member in self.members.values():
-            if member.phase in (Phase.FREEING, Phase.STARTING) and now > member.deadline:
-                if member.prepared >= 0:
-                    # it waits for others
-                    continue
-                if member.phase is Phase.FREEING and now < member.patience and not self._held_elsewhere(member):
-                    continue
+            if self._is_overdue(member, now):
                 why = self._not_freed(member) if member.phase is Phase.FREEING else "did not come up in time"
                 commands.append(EndRank(member.node, member.rank, member.incarnation, why))
                 member.deadline = now + self.limits.grace
         if self._planned_at is not None and now - self._planned_at > self.limits.repair:
-            slow = [one for one in self.members.values() if one.phase is Phase.READY]
-            commands += [EndRank(one.node, one.rank, one.incarnation, "did not finish its repair") for one in slow]
+            commands += self._end_slow_repairs()
             self._planned_at = now
+
         if self._alone_at is not None and now >= self._alone_at:
             self._alone_at = None
             commands += self._alone(now)
         if self._finishing_at is not None and now - self._finishing_at >= self.limits.leave:
             commands += self._leave(Phase.FINISHED)
-        training = [one for one in self.members.values() if one.phase is Phase.TRAINING]
-        if len(training) == len(self.members) and self._hangs_now(now):
+        if all(member.phase is Phase.TRAINING for member in self.members.values()) and self._hangs_now(now):
             commands += self._hung(now)
         return commands
+
+    def _form_again(self, now: float) -> list[CoordinatorCommand]:
+        """Begin a generation for links that were lost without a death; too many without a step end the job."""
+        self._broken += 1
+        if self._broken > self.limits.deaths:
+            return self._end(1, f"groups broke {self._broken} times without a step; the last: {self._broken_why}")
+        message = OperatorMessage(f"{self._broken_why}; the group is formed again")
+        return [message, *self._begin(self._broken_why, now, explained=False)]
+
+    def _is_overdue(self, member: RankStatus, now: float) -> bool:
+        """Whether a rank should have left its collective, or come up, by now."""
+        if member.phase not in (Phase.FREEING, Phase.STARTING) or now <= member.deadline:
+            return False
+        if member.prepared >= 0:
+            # it waits for others
+            return False
+        is_spared = member.phase is Phase.FREEING and now < member.patience and not self._held_elsewhere(member)
+        return not is_spared
+
+    def _end_slow_repairs(self) -> list[CoordinatorCommand]:
+        return [
+            EndRank(member.node, member.rank, member.incarnation, "did not finish its repair")
+            for member in self.members.values()
+            if member.phase is Phase.READY
+        ]
 
     def _hangs_now(self, now: float) -> bool:
         """Whether ranks finish no step, for no reason that is known."""
