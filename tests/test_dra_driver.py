@@ -13,7 +13,7 @@ import pytest
 
 from belay.agents.common.client import ApiError
 from belay.agents.dra import settings as dra_settings
-from belay.agents.dra.api import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2, dra_v1beta1_pb2_grpc
+from belay.agents.dra.api import dra_v1_pb2
 from belay.agents.dra.api import health_pb2 as health
 from belay.agents.dra.api import health_pb2_grpc as health_services
 from belay.agents.dra.api import registration_pb2 as registration
@@ -148,12 +148,17 @@ class DraNode(Node):
 
     async def call(self, method: str, *names: str, beta: bool = False) -> Any:
         """One call of kubelet about claims, by the endpoint that the driver registered. The answers by claim."""
-        api, services = (dra_v1beta1_pb2, dra_v1beta1_pb2_grpc) if beta else (dra_v1_pb2, dra_v1_pb2_grpc)
+        api, version = dra_v1_pb2, "v1beta1" if beta else "v1"
         endpoint = (await self.register()).endpoint
         async with grpc.aio.insecure_channel(f"unix:{endpoint}", options=OPTIONS) as channel:
             claims = [api.Claim(namespace="train", name=name, uid=f"u-{name}") for name in names]
             request = getattr(api, f"{method}Request")(claims=claims)
-            answer = await getattr(services.DRAPluginStub(channel), method)(request)
+            send = channel.unary_unary(
+                f"/k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin/{method}",
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=getattr(api, f"{method}Response").FromString,
+            )
+            answer = await send(request)
             return {name: answer.claims[f"u-{name}"] for name in names}
 
     async def prepare(self, *names: str, beta: bool = False) -> Any:

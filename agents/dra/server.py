@@ -10,7 +10,6 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 import grpc
@@ -18,7 +17,8 @@ import grpc
 from belay.agents.common.clock import Clock
 from belay.agents.common.log import Log
 from belay.agents.dra import cdi
-from belay.agents.dra.api import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2, dra_v1beta1_pb2_grpc
+from belay.agents.dra.api import dra_v1_pb2 as api
+from belay.agents.dra.api import dra_v1_pb2_grpc
 from belay.agents.dra.api import health_pb2 as health
 from belay.agents.dra.api import health_pb2_grpc as health_services
 from belay.agents.dra.api import registration_pb2 as registration
@@ -29,6 +29,7 @@ from belay.engine.wire.dra import DRIVER
 
 SOCKET: Final = "dra.sock"
 SUPPORTED: Final = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth")
+OLDER_SERVICE: Final = "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin"
 MAX_MESSAGE: Final = 4 << 20
 MAX_STREAMS: Final = 64
 GRACE: Final = 2.0
@@ -44,14 +45,14 @@ Health = Callable[[], Mapping[str, bool]]
 
 
 class _Claims:
-    """NodePrepareResources and NodeUnprepareResources of one version; the versions have equal messages."""
+    """NodePrepareResources and NodeUnprepareResources."""
 
-    def __init__(self, api: ModuleType, node: str, prepare: Prepare, unprepare: Unprepare) -> None:
-        self._api, self._node, self._prepare, self._unprepare = api, node, prepare, unprepare
+    def __init__(self, node: str, prepare: Prepare, unprepare: Unprepare) -> None:
+        self._node, self._prepare, self._unprepare = node, prepare, unprepare
 
     async def NodePrepareResources(self, request: Any, context: Any) -> Any:
         """Prepare claims, each with its own answer."""
-        answer = self._api.NodePrepareResourcesResponse()
+        answer = api.NodePrepareResourcesResponse()
         for claim in list(request.claims)[:_MAX_CLAIMS]:
             try:
                 found = await self._prepare(claim.namespace, claim.name, claim.uid)
@@ -70,7 +71,7 @@ class _Claims:
 
     async def NodeUnprepareResources(self, request: Any, context: Any) -> Any:
         """Take claims back, each with its own answer."""
-        answer = self._api.NodeUnprepareResourcesResponse()
+        answer = api.NodeUnprepareResourcesResponse()
         for claim in list(request.claims)[:_MAX_CLAIMS]:
             one = answer.claims[claim.uid]
             try:
@@ -78,6 +79,22 @@ class _Claims:
             except (ClaimError, OSError) as error:
                 _refused(one, "claim is not taken back", claim, error)
         return answer
+
+
+def _older_claims(claims: _Claims) -> grpc.GenericRpcHandler[Any, Any]:
+    """The same calls under their name in v1beta1, whose messages have the fields and numbers of v1."""
+    prepare = grpc.unary_unary_rpc_method_handler(
+        claims.NodePrepareResources,
+        request_deserializer=api.NodePrepareResourcesRequest.FromString,
+        response_serializer=api.NodePrepareResourcesResponse.SerializeToString,
+    )
+    unprepare = grpc.unary_unary_rpc_method_handler(
+        claims.NodeUnprepareResources,
+        request_deserializer=api.NodeUnprepareResourcesRequest.FromString,
+        response_serializer=api.NodeUnprepareResourcesResponse.SerializeToString,
+    )
+    methods = {"NodePrepareResources": prepare, "NodeUnprepareResources": unprepare}
+    return grpc.method_handlers_generic_handler(OLDER_SERVICE, methods)
 
 
 def _refused(answer: Any, text: str, claim: Any, error: Exception) -> None:
@@ -136,9 +153,7 @@ class DraServer:
         self._registry = settings.registrar / f"{DRIVER}-reg.sock"
         self.changed = asyncio.Event()
         self._registration = _Registration(self._own)
-        self._claims = [
-            _Claims(api, node, prepare, unprepare) for api in (dra_v1_pb2, dra_v1beta1_pb2)
-        ]  # fmt: skip
+        self._claims = _Claims(node, prepare, unprepare)
         self._health = _Health(node, health, self.changed, clock)
         self._servers: list[tuple[grpc.aio.Server, Path, tuple[int, int] | None]] = []
         self._starts = 0
@@ -158,8 +173,8 @@ class DraServer:
         await self.stop()
 
         def claims(server: grpc.aio.Server) -> None:
-            dra_v1_pb2_grpc.add_DRAPluginServicer_to_server(self._claims[0], server)  # type: ignore[no-untyped-call]
-            dra_v1beta1_pb2_grpc.add_DRAPluginServicer_to_server(self._claims[1], server)  # type: ignore[no-untyped-call]
+            dra_v1_pb2_grpc.add_DRAPluginServicer_to_server(self._claims, server)  # type: ignore[no-untyped-call]
+            server.add_generic_rpc_handlers((_older_claims(self._claims),))
             health_services.add_DRAResourceHealthServicer_to_server(self._health, server)  # type: ignore[no-untyped-call]
 
         def registry(server: grpc.aio.Server) -> None:

@@ -18,19 +18,15 @@ import grpc
 import msgspec
 from google.protobuf.message import DecodeError
 
-from belay.agents.kubelet.api import (
-    deviceplugin_pb2,
-    podresources_v1_pb2,
-    podresources_v1_pb2_grpc,
-    podresources_v1alpha1_pb2,
-    podresources_v1alpha1_pb2_grpc,
-)
+from belay.agents.kubelet.api import deviceplugin_pb2, podresources_v1_pb2, podresources_v1_pb2_grpc
 from belay.agents.kubelet.pods import VISIBLE
 from belay.agents.node.publicnames import PublicNames
 from belay.engine.model.labels import HUAWEI_PREFIX
 
 CHECKPOINT: Final = "kubelet_internal_checkpoint"
 MAX_CHECKPOINT: Final = 10 << 20
+OLDER_LIST: Final = "/v1alpha1.PodResourcesLister/List"
+"""Its messages have the fields and numbers of v1, as far as they are read here."""
 MAX_ANSWER: Final = 16 << 20
 #: Seconds from the deadline of the last call over a connection until it is closed.
 RETIRE_SECONDS: Final = 0.5
@@ -124,8 +120,12 @@ class DeviceHoldings:
                 if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                     raise
                 self._alpha = True
-        older = podresources_v1alpha1_pb2_grpc.PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]
-        return await older.List(podresources_v1alpha1_pb2.ListPodResourcesRequest(), timeout=self._timeout)
+        older = channel.unary_unary(
+            OLDER_LIST,
+            request_serializer=podresources_v1_pb2.ListPodResourcesRequest.SerializeToString,
+            response_deserializer=podresources_v1_pb2.ListPodResourcesResponse.FromString,
+        )
+        return await older(podresources_v1_pb2.ListPodResourcesRequest(), timeout=self._timeout)
 
     def checkpoint(self) -> tuple[Holding, ...]:
         """Read Belay's resources from the checkpoint; empty when kubelet never wrote one. Raises HoldingsError."""
