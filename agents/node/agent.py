@@ -14,10 +14,11 @@ import msgspec
 from belay.agents.common.client import ApiError, ApiServer
 from belay.agents.common.clock import Clock
 from belay.agents.common.log import Log
-from belay.agents.drivers.base import Driver, DriverError
+from belay.agents.drivers.base import Driver
 from belay.agents.node import fault_events, reporting, reset_groups
 from belay.agents.node.acts import baseline, catch_up, reported
 from belay.agents.node.cluster_tables import ClusterTables
+from belay.agents.node.driver_watch import DriverWatch
 from belay.agents.node.engine_presence import EnginePresence
 from belay.agents.node.executor import Executor
 from belay.agents.node.facts import FactUnavailable
@@ -27,6 +28,7 @@ from belay.agents.node.hooks import Hooks
 from belay.agents.node.jobfiles import TRACE_ROOT, Roots, keep_job_files
 from belay.agents.node.journal import Done, Journal, JournalLost
 from belay.agents.node.labels import keep_node
+from belay.agents.node.live_facts import LiveFacts
 from belay.agents.node.notices import Notice, released
 from belay.agents.node.own_resets import OwnResets
 from belay.agents.node.plugins import ResetPlugins
@@ -39,15 +41,13 @@ from belay.agents.node.settings import MAX_TEXT, Settings
 from belay.agents.node.state import NodeState
 from belay.agents.node.trust import OrderTrust
 from belay.agents.node.witness import Witness
-from belay.engine.model.cluster import Orders, Pod
 from belay.engine.wire import objects
 from belay.engine.wire.errors import NewerFormat, WireError
-from belay.engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, NODES, ORDERS_PREFIX, REPORT_PREFIX, SYSTEM
-from belay.engine.wire.orders import parse_orders, parse_report
+from belay.engine.wire.names import DEVICE_NAMESPACE, DEVICE_PREFIX, NODES, REPORT_PREFIX
+from belay.engine.wire.orders import parse_report
 from belay.engine.wire.policy import NodePolicy
 from belay.engine.wire.unwritten import is_unwritten
 
-_START_CEILING: Final = 30.0
 _LEAST_PAUSE: Final = 0.02
 _QUIET: Final = 3600.0
 _log = Log("agent")
@@ -71,33 +71,40 @@ class NodeAgent:
         plugins: Path | None = None,
         hooks: Path | None = None,
     ) -> None:
-        self._claimed: Mapping[int, str] = {}
-        self._witnesses: list[Witness] = []
-        self._observers: list[Callable[[], None]] = []
-        self._plugins, self._hooks = ResetPlugins(plugins), Hooks(hooks)
-        self._events, self._news = FaultEvents(), asyncio.Event()
         self.node = node_name
+        self.state: NodeState | None = None
         self._driver, self._cluster = driver, cluster
         self._settings, self._clock = settings or Settings(), clock or Clock()
         self._chance = chance or random.Random()
-        self._journal, self._cache = Journal(journal_dir), DiskCache(journal_dir)
-        self._published = PublishedUpgrades(self._cache)
-        self._trust = OrderTrust(self._settings.order_trust, journal_dir, node_name)
-        self._policy = policy or NodePolicy(self._settings.pool)
-        self._boot, self._seq = uuid.uuid4().hex[:12], 0
         self._wake = asyncio.Event()
-        self._poll_due = 0.0
+        self._policy = policy or NodePolicy(self._settings.pool)
+        self._plugins, self._hooks = ResetPlugins(plugins), Hooks(hooks)
+
+        # what is kept on disk
+        self._journal, self._cache = Journal(journal_dir), DiskCache(journal_dir)
+        self._journal_open, self._journal_due, self._journal_tries = False, 0.0, 0
+        self._published, self._edits = PublishedUpgrades(self._cache), 0
+        self._trust = OrderTrust(self._settings.order_trust, journal_dir, node_name)
+
+        # what it reads and writes
+        self._watch = DriverWatch(driver, self._clock, self._settings, self._chance, self._wake.set)
+        self._facts = LiveFacts(node_name, cluster, self._trust, self._read_driver)
+        self._events, self._news = FaultEvents(), asyncio.Event()
+        self._boot, self._seq = uuid.uuid4().hex[:12], 0
+        self._passing: list[Any] = []
+
+        # parts that take part, see `join`
+        self._claimed: Mapping[int, str] = {}
+        self._witnesses: list[Witness] = []
+        self._observers: list[Callable[[], None]] = []
+
+        # known once it runs
+        self._group: asyncio.TaskGroup | None = None
         self._followed: FollowedOrders | None = None
         self._presence: EnginePresence | None = None
         self._tables: ClusterTables | None = None
         self._own: OwnResets | None = None
-        self._journal_open = False
-        self._journal_due = 0.0
-        self._journal_tries = self._edits = 0
         self._executor: Executor | None = None
-        self._passing: list[Any] = []
-        self._group: asyncio.TaskGroup | None = None
-        self.state: NodeState | None = None
 
     def join(
         self,
@@ -139,21 +146,26 @@ class NodeAgent:
                 if self._tables is not None:
                     self._tables.follow(group)
                 group.create_task(self._follow_pods())
-                group.create_task(self._follow_driver())
-                group.create_task(keep_node(self._known(), self._cluster, self._clock, self._settings, self._chance))
+                group.create_task(self._watch.follow(self._known()))
                 group.create_task(self._report_faults())
                 group.create_task(self._follow_operators())
-                if self._settings.rank_root:
-                    root = Path(self._settings.rank_root)
-                    group.create_task(keep_rank_files(self._known(), self._cluster, self._clock, root))
-                if self._settings.reset_root:
-                    roots = Roots(Path(self._settings.reset_root), Path(self._settings.trace_root or TRACE_ROOT))
-                    group.create_task(keep_job_files(self._known(), self._cluster, self._clock, roots))
+
+                self._keep_files(group)
                 group.create_task(device.run())
                 group.create_task(self._loop(device, report))
         finally:
             if self._executor is not None:
                 await self._executor.close()
+
+    def _keep_files(self, group: asyncio.TaskGroup) -> None:
+        """Keep the node's labels, and the files of its jobs where folders for them are configured."""
+        known = self._known(), self._cluster, self._clock
+        group.create_task(keep_node(*known, self._settings, self._chance))
+        if self._settings.rank_root:
+            group.create_task(keep_rank_files(*known, Path(self._settings.rank_root)))
+        if self._settings.reset_root:
+            roots = Roots(Path(self._settings.reset_root), Path(self._settings.trace_root or TRACE_ROOT))
+            group.create_task(keep_job_files(*known, roots))
 
     def withheld(self, chip: int) -> str | None:
         """Return why a chip must not be given to new work, None when it may. The device plugin uses this."""
@@ -161,24 +173,14 @@ class NodeAgent:
 
     def refresh_soon(self) -> None:
         """Read the driver again at once, because another source than the driver saw a change."""
-        self._poll_due = 0.0
+        self._watch.due = 0.0
         self._wake.set()
 
     # ---- start
 
     async def _start(self) -> FollowedOrders:
         """Read the node's chips from the driver, retrying, and load the state kept on disk."""
-        tries = 0
-        while self.state is None:
-            try:
-                limit = self._settings.driver_timeout
-                machine = await self._clock.limit(self._driver.machine(), limit)
-                chips = await self._clock.limit(self._driver.chips(), limit)
-                self.state = NodeState(self.node, machine, chips, FaultLevels(self._policy), claimed=self._claimed)
-            except (DriverError, TimeoutError) as error:
-                tries += 1
-                _log.warning("driver does not answer", node=self.node, attempt=tries, error=error)
-                await self._clock.sleep(self._chance.uniform(0, min(_START_CEILING, 0.5 * 2.0 ** min(tries, 10))))
+        self.state = await self._watch.first_state(self.node, FaultLevels(self._policy), self._claimed)
         pool, wake = self._settings.pool, self._wake.set
         followed = FollowedOrders(self.state, self._cluster, self._cache, pool, wake, self._trust)
         if self._settings.cluster_tables:
@@ -219,25 +221,6 @@ class NodeAgent:
                 state.problems.pop("pods", None)
             self._wake.set()
 
-    async def _follow_driver(self) -> None:
-        state = self._known()
-        failures = 0
-        while True:
-            try:
-                events = await self._driver.events()
-                failures = 0
-            except DriverError as error:
-                failures += 1
-                state.problems["events"] = f"driver events: {error}"[:MAX_TEXT]
-                await self._clock.sleep(self._chance.uniform(0.5, min(60.0, 2.0 ** min(failures, 10))))
-                continue
-            state.problems.pop("events", None)
-            now_ms = self._clock.now_ms()
-            for event in events:
-                if event.chip in state.ids and state.book.event(event, now_ms):
-                    self._poll_due = min(self._poll_due, self._clock.monotonic() + self._settings.recover_delay)
-            self._wake.set()
-
     async def _follow_operators(self) -> None:
         """Notice names that operators take out of ``ManuallySeparateNPU``, while it has any."""
         state = self._known()
@@ -276,7 +259,7 @@ class NodeAgent:
     async def _loop(self, device: Publisher, report: Publisher) -> None:
         reporting_task: asyncio.Task[None] | None = None
         while True:
-            if self._clock.monotonic() >= self._poll_due:
+            if self._clock.monotonic() >= self._watch.due:
                 await self._poll()
             wait = await self._refresh()
             state = self._known()
@@ -286,7 +269,7 @@ class NodeAgent:
                 report.update(self._report())
                 if reporting_task is None and self._group is not None:
                     reporting_task = self._group.create_task(report.run())
-            until_poll = self._poll_due - self._clock.monotonic()
+            until_poll = self._watch.due - self._clock.monotonic()
             await self._clock.wait(self._wake, max(_LEAST_PAUSE, min(wait, until_poll)))
 
     async def _refresh(self) -> float:
@@ -331,7 +314,7 @@ class NodeAgent:
         self._news.set()
 
     async def _poll(self) -> None:
-        self._poll_due = self._clock.due(self._settings.poll, self._chance.uniform(0.9, 1.1))
+        self._watch.plan_next()
         try:
             await self._read_driver()
             await reset_groups.learn(self._known(), self._driver, self._clock, self._settings.driver_timeout)
@@ -341,26 +324,15 @@ class NodeAgent:
             self._known().problems["driver"] = f"driver: {error}"[:MAX_TEXT]
 
     async def _read_driver(self) -> None:
-        state, limit = self._known(), self._settings.driver_timeout
-        try:
-            codes = await self._clock.limit(self._driver.faults(), limit)
-            # first: a failure of another reading must not hide a fault
-            state.take_codes(codes, self._clock.now_ms())
-            state.vnpus = await self._clock.limit(self._driver.vnpus(), limit)
-            state.polled = True
-            state.processes = dict(await self._clock.limit(self._driver.processes(), limit))
-        except DriverError as error:
-            raise FactUnavailable(f"the driver failed: {error}") from error
-        except TimeoutError as error:
-            raise FactUnavailable("the driver did not answer in time") from error
-        state.problems.pop("driver", None)
+        await self._watch.read(self._known())
 
     # ---- journal and report
 
     async def _establish(self) -> None:
         """Make the journal trustworthy: compare it with the last report, or start it from that when it is lost.
-        Until both the
-        report and the orders have been read, nothing destructive happens."""
+
+        Until both the report and the orders have been read, nothing destructive happens.
+        """
         state = self._known()
         if self._followed is None or not self._followed.orders_known or self._clock.monotonic() < self._journal_due:
             return
@@ -380,19 +352,34 @@ class NodeAgent:
             state.problems["journal"] = f"journal cannot be written, nothing destructive is done: {error.strerror}"
         else:
             state.problems.pop("journal", None)
-            if self._settings.own_resets and self._presence is not None:
-                self._own = OwnResets(
-                    state, self._presence, self._driver, self._clock, self._settings, self._journal.folder
-                )
-            self._executor = Executor(
-                state, self._journal, self._driver, self, self._clock, self._settings, self._wake.set, self._witnesses,
-                plugins=self._plugins, hooks=self._hooks, notify=self._report_notice, trust=self._trust,
-                own=self._own,
-            )  # fmt: skip
+            self._begin_acts(state)
             return
+
         self._journal_tries += 1
         pause = self._chance.uniform(0, min(60.0, 2.0 ** min(self._journal_tries, 10)))
         self._journal_due = self._clock.monotonic() + max(self._settings.tick, pause)
+
+    def _begin_acts(self, state: NodeState) -> None:
+        """From now on orders are carried out: it is known which were before."""
+        if self._settings.own_resets and self._presence is not None:
+            self._own = OwnResets(
+                state, self._presence, self._driver, self._clock, self._settings, self._journal.folder
+            )
+        self._executor = Executor(
+            state,
+            self._journal,
+            self._driver,
+            self._facts,
+            self._clock,
+            self._settings,
+            self._wake.set,
+            self._witnesses,
+            plugins=self._plugins,
+            hooks=self._hooks,
+            notify=self._report_notice,
+            trust=self._trust,
+            own=self._own,
+        )
 
     def _done(self, report: Mapping[str, Any] | None) -> Mapping[str, Done]:
         """What the last report lists as done. Raises WireError where it is damaged.
@@ -472,34 +459,3 @@ class NodeAgent:
     def _known(self) -> NodeState:
         assert self.state is not None
         return self.state
-
-    # ---- facts for the executor
-
-    async def orders(self) -> Orders | None:
-        """Return the orders as they stand at the API server."""
-        try:
-            body = await self._cluster.get_config_map(SYSTEM, ORDERS_PREFIX + self.node)
-            orders = parse_orders(body) if body is not None else None
-            if problem := self._trust.orders_problem(orders):
-                raise FactUnavailable(f"the orders are refused: the ConfigMap {problem}")
-            return orders
-        except (ApiError, WireError) as error:
-            raise FactUnavailable(f"the orders cannot be read: {error}") from error
-
-    async def commit(self, name: str) -> Mapping[str, Any] | None:
-        """Return the ConfigMap with the signed commit in force as it stands at the API server."""
-        try:
-            return await self._cluster.get_config_map(SYSTEM, name)
-        except ApiError as error:
-            raise FactUnavailable(f"the signed commit cannot be read: {error}") from error
-
-    async def pods(self) -> Sequence[Pod]:
-        """Return the pods of this node as they stand at the API server."""
-        try:
-            return [objects.pod(body) for body in await self._cluster.list_pods(self.node)]
-        except (ApiError, WireError, TypeError, ValueError, AttributeError) as error:
-            raise FactUnavailable(f"the pods of the node cannot be read: {error}") from error
-
-    async def driver(self) -> None:
-        """Read the driver into the state."""
-        await self._read_driver()
