@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import base64
 import json
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import grpc
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -17,6 +20,7 @@ from hypothesis import strategies as st
 from belay.agents.drivers.base import VNPU, Chip
 from belay.agents.drivers.server_models import SERVER_MODELS, machine
 from belay.agents.kubelet import annotate, choice, flags, mapping, names
+from belay.agents.kubelet.api import podresources_v1_pb2 as resources
 from belay.agents.kubelet.api.deviceplugin_pb2 import ContainerAllocateResponse, DeviceSpec
 from belay.agents.kubelet.choice import Demand
 from belay.agents.kubelet.device_holdings import DeviceHoldings, HoldingsError, parse_checkpoint
@@ -370,6 +374,37 @@ def test_what_is_no_checkpoint(raw: bytes, tmp_path: Path) -> None:
         assert books.checkpoint() == ()
     except HoldingsError as error:
         assert "no checkpoint" in str(error)
+
+
+def test_a_kubelet_that_has_the_older_service_only_is_read() -> None:
+    pod = resources.PodResources(name="p", namespace="d")
+    devices = resources.ContainerDevices(resource_name="huawei.com/Ascend910", device_ids=["Ascend910-1"])
+    pod.containers.append(resources.ContainerResources(name="c", devices=[devices]))
+
+    async def answer(request: Any, context: Any) -> Any:
+        return resources.ListPodResourcesResponse(pod_resources=[pod])
+
+    async def story(socket: Path) -> None:
+        server = grpc.aio.server()
+        listing = grpc.unary_unary_rpc_method_handler(
+            answer,
+            request_deserializer=resources.ListPodResourcesRequest.FromString,
+            response_serializer=resources.ListPodResourcesResponse.SerializeToString,
+        )
+        handler = grpc.method_handlers_generic_handler("v1alpha1.PodResourcesLister", {"List": listing})
+        server.add_generic_rpc_handlers((handler,))
+        server.add_insecure_port(f"unix:{socket}")
+        await server.start()
+        books = DeviceHoldings(socket, socket.parent / "none", 5.0)
+        for _ in range(2):
+            (found,) = await books.listed()
+            assert (found.namespace, found.name, found.container) == ("d", "p", "c")
+            assert (found.resource, found.ids) == ("huawei.com/Ascend910", ("Ascend910-1",))
+        await books.close()
+        await server.stop(None)
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(story(Path(folder) / "s"))
 
 
 # ---- the ledger
