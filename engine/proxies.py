@@ -6,10 +6,21 @@ or sends both.
 
 from __future__ import annotations
 
+import os
+import sys
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from belay.engine.errors import InputError
+
+
+def names_proxy() -> bool:
+    """Whether the environment names a proxy; on a Mac and on Windows the system's settings may too."""
+    settings = sys.platform in ("darwin", "win32")
+    if not settings and not any(name.lower().endswith("_proxy") for name in os.environ):
+        return False  # what looks at the settings takes long to import
+    from urllib.request import getproxies
+
+    return bool(getproxies().keys() - {"no"})
 
 
 def proxy_for(address: str) -> str | None:
@@ -18,6 +29,10 @@ def proxy_for(address: str) -> str | None:
     Raises:
         InputError: the environment names a proxy that is not one of HTTP.
     """
+    if not names_proxy():
+        return None
+    from urllib.request import getproxies, proxy_bypass
+
     parts = urlsplit(address)
     named = getproxies().get(parts.scheme, "")
     if not named or proxy_bypass(parts.hostname or ""):

@@ -20,7 +20,7 @@ from belay.engine.act import Batch, Edge, Fence
 from belay.engine.act import run as carry_out
 from belay.engine.documents import Desired
 from belay.engine.kube import Kube
-from belay.engine.kube.credentials import Endpoint
+from belay.engine.kube.endpoint import Endpoint
 from belay.engine.kube.errors import from_answer
 from belay.engine.kube.lease import shard_lease
 from belay.engine.kube.transport import Transport

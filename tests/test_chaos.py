@@ -20,7 +20,7 @@ import pytest
 from aiohttp import web
 
 from belay.engine.kube import Kube
-from belay.engine.kube.credentials import Endpoint
+from belay.engine.kube.endpoint import Endpoint
 from tests.chaos.node import Hardware
 from tests.chaos.proxy import Client, Command, Proxy, Weather
 from tests.chaos.witness import Witness

@@ -19,7 +19,7 @@ from belay.engine.cli.log_sources import LogPrinter, LogQuestion
 from belay.engine.cli.logs import rank_numbers
 from belay.engine.errors import InputError
 from belay.engine.kube import CONFIGMAP, NAMESPACE, POD, Kube, transport
-from belay.engine.kube.reader import Listing
+from belay.engine.kube.lister import Listing
 from belay.engine.model.labels import ABOUT_LABEL, SANDBOX_LOG
 from belay.engine.wire import history, names
 from tests.loop_world import Cluster, until

@@ -570,7 +570,7 @@ def test_plain_credentials_need_no_library_and_are_those_that_it_reads(
         config.write_text(json.dumps(body))
         assert (credentials._plain(str(config), "c") is not None) is plain, (cluster, user)
         assert credentials._plain(str(config), None) is None, "the current context is missing: the library says so"
-        ours, theirs = loader(str(config), "c")(), credentials._by_library(str(config), "c")()
+        ours, theirs = loader(str(config), "c")(), credentials._by_library(str(config), "c")
         for endpoint in (ours, theirs):
             assert endpoint.tls is not None and endpoint.host == "https://10.0.0.1:6443"
         assert ours.headers == theirs.headers and ours.server_name == theirs.server_name

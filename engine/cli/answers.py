@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-from belay.engine.cli.counted_chips import planned_use, pool_rows
+from belay.engine.cli.counted_chips import CountedChips, chip_use, pool_rows
 from belay.engine.cli.holds import how_held
 from belay.engine.cli.selection import JOB_COLUMNS, JOB_WIDE, Answer
 from belay.engine.gangs.forming import pending_by_gang
@@ -17,8 +17,8 @@ from belay.engine.gangs.grouping import group
 from belay.engine.gangs.job_status import FAILED, end_message, standing
 from belay.engine.model.chip_masks import ids_of
 from belay.engine.model.cluster import Observed
-from belay.engine.model.plan import UNREPORTED, ChipState, NodeState, Plan, ServerChips
-from belay.engine.model.states import ChipHealth
+from belay.engine.model.plan import UNREPORTED, ChipState, NodeState, Plan, ServerChips, takes_no_pods
+from belay.engine.model.states import IN_SERVICE, ChipHealth
 from belay.engine.model.times import rfc3339
 from belay.engine.status.jobs import awaits_pods, job_object, phase_of, shown_jobs, succeeded
 from belay.engine.status.links import row_of
@@ -184,6 +184,30 @@ def links(plan: Plan, observed: Observed) -> Answer:
     return Answer(
         ("link", "from", "to", "state", "latencyMs", "error"), rows, ("node", "decode", "prefill", "since", "tries")
     )
+
+
+def planned_use(plan: Plan, observed: Observed) -> dict[str, CountedChips]:
+    """The counts of every node by a plan."""
+    used: dict[str, set[str]] = {}
+    out: dict[str, set[str]] = {}
+    for chip in plan.chips:
+        if chip.used_by:
+            used.setdefault(chip.node, set()).add(chip.chip)
+        if chip.state not in IN_SERVICE:
+            out.setdefault(chip.node, set()).add(chip.chip)
+
+    found = {}
+    for state in plan.nodes:
+        name, server, node = state.node, plan.servers.get(state.node), observed.nodes.get(state.node)
+        found[name] = chip_use(
+            server.base.bit_count() if server is not None else 0,
+            used.get(name, set()),
+            out.get(name, set()),
+            state=state.state,
+            cordoned=node is not None and node.unschedulable,
+            closed=takes_no_pods(server, node),
+        )
+    return found
 
 
 GET: Final[dict[str, Callable[[Plan, Observed], Answer]]] = {

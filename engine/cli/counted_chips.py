@@ -8,9 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from belay.engine.cli.selection import Answer
-from belay.engine.model.cluster import Observed
-from belay.engine.model.plan import Plan, takes_no_pods
-from belay.engine.model.states import IN_SERVICE, NodeHealth
+from belay.engine.model.states import NodeHealth
 from belay.engine.model.wording import counted
 
 _TAKES_WORK: Final = frozenset(one.value for one in (NodeHealth.HEALTHY, NodeHealth.SUB_HEALTHY))
@@ -58,30 +56,6 @@ def chip_use(
     idle = chips - len(used) - (len(out) - both)
     takes_work = state in _TAKES_WORK and not cordoned and not closed
     return CountedChips(chips, len(used), idle if takes_work else 0, len(out), both)
-
-
-def planned_use(plan: Plan, observed: Observed) -> dict[str, CountedChips]:
-    """The counts of every node by a plan."""
-    used: dict[str, set[str]] = {}
-    out: dict[str, set[str]] = {}
-    for chip in plan.chips:
-        if chip.used_by:
-            used.setdefault(chip.node, set()).add(chip.chip)
-        if chip.state not in IN_SERVICE:
-            out.setdefault(chip.node, set()).add(chip.chip)
-
-    found = {}
-    for state in plan.nodes:
-        name, server, node = state.node, plan.servers.get(state.node), observed.nodes.get(state.node)
-        found[name] = chip_use(
-            server.base.bit_count() if server is not None else 0,
-            used.get(name, set()),
-            out.get(name, set()),
-            state=state.state,
-            cordoned=node is not None and node.unschedulable,
-            closed=takes_no_pods(server, node),
-        )
-    return found
 
 
 def pool_rows(nodes: Iterable[tuple[str, str, CountedChips]]) -> Answer:

@@ -14,7 +14,7 @@ from belay.engine.model.labels import EVENT_CHIPS, EVENT_NODE
 
 if TYPE_CHECKING:
     from belay.engine.cli.job_pods import PublishedPods
-    from belay.engine.kube import Kube
+    from belay.engine.kube import Lister
 
 Row = Mapping[str, Any]
 _SUBJECTS: Final = ("job", "pod", "node", "chip")
@@ -102,7 +102,7 @@ def events(
     """
     from belay.engine.cli.history import moment
     from belay.engine.errors import InputError
-    from belay.engine.observe.live import with_kube
+    from belay.engine.kube import ask_once
 
     if everywhere and namespace:
         raise InputError("give a namespace, or all of them", where="-n, -A")
@@ -114,7 +114,7 @@ def events(
         subject or "", name or "", namespace=namespace, since=moment(since, "--since"), warnings=warnings, limit=limit
     )
 
-    async def read(kube: Kube) -> list[Row]:
+    async def read(kube: Lister) -> list[Row]:
         return await _read(kube, asked, all_sources=all_sources)
 
     shown = EventTable(output, headings=not no_headers, watched=watch)
@@ -123,7 +123,7 @@ def events(
 
         stream(kubeconfig, read, shown.add, every=every, context=context)
         return
-    rows = with_kube(kubeconfig, read, context=context)
+    rows = ask_once(kubeconfig, read, context=context)
     shown.add(rows)
     if not rows:
         click.echo(f"no Events found. {_KEPT}", err=True)
@@ -209,16 +209,14 @@ def _newest_time(raw: Mapping[str, Any], metadata: Mapping[str, Any]) -> str:
     return next(filter(None, times), _text(metadata, "creationTimestamp"))
 
 
-async def _read(kube: Kube, asked: EventQuestion, *, all_sources: bool) -> list[Row]:
-    import asyncio
-
+async def _read(kube: Lister, asked: EventQuestion, *, all_sources: bool) -> list[Row]:
     from belay.engine.cli.job_pods import SELECTOR, published_jobs
     from belay.engine.kube import CONFIGMAP, EVENT
     from belay.engine.serve.records.events import FIELDS
     from belay.engine.wire import names
 
-    found = kube.list(EVENT, asked.namespace, None, None if all_sources else FIELDS)
+    listed = await kube.list(EVENT, asked.namespace, None, None if all_sources else FIELDS)
     if asked.subject != "job":
-        return asked.rows((await found).items, ())
-    listed, maps = await asyncio.gather(found, kube.list(CONFIGMAP, names.SYSTEM, SELECTOR))
+        return asked.rows(listed.items, ())
+    maps = await kube.list(CONFIGMAP, names.SYSTEM, SELECTOR)
     return asked.rows(listed.items, published_jobs(maps.items))

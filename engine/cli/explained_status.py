@@ -18,7 +18,7 @@ from belay.engine.status.status_reader import read_status
 from belay.engine.wire import names, sync
 
 if TYPE_CHECKING:
-    from belay.engine.kube import Kube
+    from belay.engine.kube import Lister
 
 Json = Mapping[str, Any]
 _MOST: Final = 20
@@ -36,13 +36,13 @@ def explain_published(kind: str, name: str, inputs: Mapping[str, Any]) -> tuple[
             has published anything.
     """
     from belay.engine.cli.inputs import LIVE, cluster_items
-    from belay.engine.observe.live import with_kube
+    from belay.engine.kube import ask_once
 
     if inputs["desired"] or inputs["policies"] or inputs["now"]:
         raise InputError(f"a {kind} is explained as the engine published it", where="--desired, --policies, --now",
                          hint="Leave them out; belay plan shows what they would change.")  # fmt: skip
     if inputs["cluster"] == LIVE:
-        items = with_kube(inputs["kubeconfig"], lambda kube: _read(kind, kube), context=inputs["context"])
+        items = ask_once(inputs["kubeconfig"], lambda kube: _read(kind, kube), context=inputs["context"])
         now = time.time()
     else:
         items, clock, _ = cluster_items(inputs["cluster"], None, None)
@@ -78,7 +78,7 @@ def _config_maps(items: Iterable[Json]) -> list[Json]:
     return [one for one in items if one.get("kind", "ConfigMap") == "ConfigMap"]
 
 
-async def _read(kind: str, kube: Kube) -> list[dict[str, Any]]:
+async def _read(kind: str, kube: Lister) -> list[dict[str, Any]]:
     from belay.engine.cli.listed import OBJECTS
     from belay.engine.kube import CONFIGMAP, NotFound
 

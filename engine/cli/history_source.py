@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +13,7 @@ from belay.engine.errors import BelayError
 from belay.engine.model.times import rfc3339
 
 if TYPE_CHECKING:
-    from belay.engine.kube import Kube
+    from belay.engine.kube import Lister
     from belay.engine.serve.records.store import RecordStore
 
 _ITSELF: Final = "cli"
@@ -67,10 +66,10 @@ def _of_cluster(
     """The answer from what the cluster still says: its status, and Events, which Kubernetes keeps for an hour."""
     if word == "verify":
         raise BelayError(f"there is no history to verify: {why}")
-    from belay.engine.observe.live import with_kube
+    from belay.engine.kube import ask_once
     from belay.engine.serve.records.questions import QUESTIONS
 
-    store = with_kube(kubeconfig, _read, context=context)
+    store = ask_once(kubeconfig, _read, context=context)
     try:
         body = QUESTIONS[word](store, values, round(time.time() * 1000))
     finally:
@@ -78,7 +77,7 @@ def _of_cluster(
     return HistoryAnswer(body, f"about the last hour only: {why}")
 
 
-async def _read(kube: Kube) -> RecordStore:
+async def _read(kube: Lister) -> RecordStore:
     from belay.engine.kube import CONFIGMAP, EVENT
     from belay.engine.serve.console.document import SELECTOR, data_of
     from belay.engine.serve.records.changes import LookTimes, bindings, changes, evictions
@@ -87,9 +86,8 @@ async def _read(kube: Kube) -> RecordStore:
     from belay.engine.serve.records.store import MEMORY, RecordStore
     from belay.engine.wire import names
 
-    status, events = await asyncio.gather(
-        kube.list(CONFIGMAP, names.SYSTEM, SELECTOR), kube.list(EVENT, None, None, FIELDS)
-    )
+    status = await kube.list(CONFIGMAP, names.SYSTEM, SELECTOR)
+    events = await kube.list(EVENT, None, None, FIELDS)
     now = round(time.time() * 1000)
     found = read_events(events.items)
     seen = StatusReading().read(data_of(status.items))

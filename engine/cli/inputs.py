@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from belay.engine.cli.published import PublishedCluster
     from belay.engine.cli.selection import Answer
     from belay.engine.documents import Desired
-    from belay.engine.kube import Kube
+    from belay.engine.kube import Kube, Lister
     from belay.engine.model.cluster import Observed
     from belay.engine.model.plan import Plan
 
@@ -91,12 +91,12 @@ def published_cluster(what: str, inputs: Mapping[str, Any]) -> PublishedCluster 
     """
     from functools import partial
 
-    from belay.engine.observe.live import with_kube
+    from belay.engine.kube import ask_once
 
-    return with_kube(inputs["kubeconfig"], partial(read_published, what), context=inputs["context"])
+    return ask_once(inputs["kubeconfig"], partial(read_published, what), context=inputs["context"])
 
 
-async def read_published(what: str, kube: Kube) -> PublishedCluster | None:
+async def read_published(what: str, kube: Lister) -> PublishedCluster | None:
     """The same over a connection."""
     from belay.engine.cli.published import PublishedCluster, selector
     from belay.engine.kube import CONFIGMAP

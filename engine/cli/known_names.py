@@ -7,12 +7,9 @@ offered, and read again by a process of its own for the next Tab; only the first
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -81,6 +78,8 @@ def known_names(kubeconfig: str | None, context: str | None) -> Names:
 
 def cache_file(kubeconfig: str | None, context: str | None) -> Path:
     """Where the names of a cluster are kept."""
+    import hashlib
+
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     where = f"{kubeconfig or os.environ.get('KUBECONFIG') or ''}\n{context or ''}"
     return Path(base) / "belay" / f"names-{hashlib.sha256(where.encode()).hexdigest()[:16]}.json"
@@ -93,15 +92,14 @@ def refresh(kubeconfig: str | None, context: str | None) -> Names:
         BelayError: the cluster does not answer.
     """
     from belay.engine.cli.published import PublishedCluster
-    from belay.engine.kube import CONFIGMAP, Kube
-    from belay.engine.observe.live import with_kube
+    from belay.engine.kube import CONFIGMAP, Lister, ask_once
     from belay.engine.wire import names
 
-    async def read(kube: Kube) -> list[dict[str, Any]]:
+    async def read(kube: Lister) -> list[dict[str, Any]]:
         selector = f"{ABOUT_LABEL} in (sync,pass,job,map,queues,revisions)"
         return (await kube.list(CONFIGMAP, names.SYSTEM, selector)).items
 
-    items = with_kube(kubeconfig, read, _FIRST_SECONDS, context)
+    items = ask_once(kubeconfig, read, _FIRST_SECONDS, context)
     found = names_of(PublishedCluster(items, time.time()))
     _write(cache_file(kubeconfig, context), found)
     return found
@@ -135,6 +133,8 @@ def _declared(places: Iterable[str], kind: str) -> list[str]:
 
 def _refresh_later(kubeconfig: str | None, context: str | None) -> None:
     """Start a process that reads the names again; only one does."""
+    import subprocess
+
     file = cache_file(kubeconfig, context)
     os.utime(file)  # others that ask in the meantime start no second one
     subprocess.Popen(
@@ -161,6 +161,8 @@ def _read(file: Path) -> Names:
 
 
 def _write(file: Path, names: Names) -> None:
+    import tempfile
+
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as stream:
         json.dump(names, stream)

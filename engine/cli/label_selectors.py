@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from belay.engine.errors import InputError
-from belay.engine.gangs.forming import gang_key
 
 if TYPE_CHECKING:
     from belay.engine.kube import Kube
@@ -96,6 +95,8 @@ def _name(item: Json, columns: tuple[str, ...]) -> tuple[str, ...]:
     metadata = item.get("metadata") or {}
     if len(columns) == 1:
         return (str(metadata.get("name") or ""),)
+    from belay.engine.gangs.forming import gang_key
+
     # a Job of Kubernetes is Job.batch in the rows, so that it is not taken for a Volcano Job of its name
     api_version, kind = str(item.get("apiVersion") or ""), str(item.get("kind") or "")
     key = gang_key(api_version, kind, str(metadata.get("namespace") or ""), str(metadata.get("name") or ""))

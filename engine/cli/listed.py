@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from belay.engine.cli.selection import Answer
-from belay.engine.kube import POD, Kube, NotFound, Resource, resource_for
+from belay.engine.kube.errors import NotFound
+from belay.engine.kube.resources import POD, Resource, resource_for
 from belay.engine.model.labels import ASCEND_REAL, HUAWEI_PREFIX
 
 if TYPE_CHECKING:
     from belay.engine.cli.label_selectors import LabelSelector
+    from belay.engine.kube.lister import Lister
 
 Json = Mapping[str, Any]
 _BELAY: Final = "belay.dev/v1alpha1"
@@ -47,10 +49,10 @@ def listed(what: str, labels: LabelSelector | None, inputs: Mapping[str, Any]) -
         BelayError: the cluster does not answer, or an option does not go with the file.
     """
     from belay.engine.cli.inputs import LIVE, cluster_items
-    from belay.engine.observe.live import with_kube
+    from belay.engine.kube import ask_once
 
     if inputs["cluster"] == LIVE:
-        return with_kube(
+        return ask_once(
             inputs["kubeconfig"], lambda kube: read_objects(what, labels, kube), context=inputs["context"]
         )  # fmt: skip
     items, clock, _ = cluster_items(inputs["cluster"], None, None)
@@ -59,7 +61,7 @@ def listed(what: str, labels: LabelSelector | None, inputs: Mapping[str, Any]) -
     return ListedObjects([item for item in of_kind if labels is None or labels.chooses(item)], clock)
 
 
-async def read_objects(what: str, labels: LabelSelector | None, kube: Kube) -> ListedObjects:
+async def read_objects(what: str, labels: LabelSelector | None, kube: Lister) -> ListedObjects:
     """The objects of a kind over a connection; none where the cluster does not serve it."""
     try:
         items = (await kube.list(OBJECTS[what], labels=labels.text if labels else None)).items

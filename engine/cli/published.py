@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from belay.engine.cli.counted_chips import CountedChips, chip_use, pool_rows
-from belay.engine.cli.holds import held_sentence
 from belay.engine.cli.selection import JOB_COLUMNS, JOB_WIDE, Answer
-from belay.engine.cli.status_records import recovery_rows, revision_rows
-from belay.engine.model.history import JobMemory
 from belay.engine.model.labels import ABOUT_LABEL, HUAWEI_PREFIX
 from belay.engine.model.levels import FaultLevel
 from belay.engine.model.states import OUT_OF_SERVICE, NodeHealth
@@ -23,6 +20,9 @@ from belay.engine.serve.console.texts import decoded, mapping, number, rows
 from belay.engine.status.status_reader import PublishedStatus, read_status
 from belay.engine.wire import clustermap, history, names
 from belay.engine.wire.errors import WireError
+
+if TYPE_CHECKING:
+    from belay.engine.model.history import JobMemory
 
 #: By kind, which ConfigMaps are about it, beside ``belay-sync`` and ``belay-pass``.
 ABOUT: Final[Mapping[str, tuple[str, ...]]] = {
@@ -94,6 +94,8 @@ class PublishedCluster:
         """By node and chip (None: the node), by what it is held."""
         found: dict[tuple[str, int | None], list[str]] = {}
         for row in self._rows(clustermap.HELD_KEY):
+            from belay.engine.cli.holds import held_sentence
+
             node, kind, rule, by, until = (str(row.get(key) or "") for key in ("node", "kind", "rule", "by", "until"))
             found.setdefault((node, _chip(row)), []).append(held_sentence(node, kind, rule, by, until))
         return found
@@ -352,10 +354,14 @@ def _chips_only(amounts: Any) -> dict[str, Any]:
 
 
 def _recoveries(found: PublishedCluster) -> Answer:
+    from belay.engine.cli.status_records import recovery_rows
+
     return recovery_rows(found.memories(), found.now)
 
 
 def _revisions(found: PublishedCluster) -> Answer:
+    from belay.engine.cli.status_records import revision_rows
+
     return revision_rows(found.of(names.REVISIONS), found.published, found.published.applied)
 
 

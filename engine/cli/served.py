@@ -13,11 +13,12 @@ from belay.engine.cli.inputs import LIVE, PlannedCluster, asks_of_now, plan_clus
 from belay.engine.cli.output import plain
 from belay.engine.cli.server_client import NoServer, ask_server, server_address
 from belay.engine.errors import BelayError, InputError
-from belay.engine.kube import CONFIGMAP, Kube
+from belay.engine.kube.lister import Lister
+from belay.engine.kube.one_shot import ask_once
+from belay.engine.kube.resources import CONFIGMAP
 from belay.engine.model.freshness import missing_pass
 from belay.engine.model.labels import ABOUT_LABEL
 from belay.engine.model.times import rfc3339
-from belay.engine.observe.live import with_kube
 from belay.engine.wire import names, passinfo
 
 #: Kinds that the server explains.
@@ -77,8 +78,8 @@ def _without_cluster(inputs: Mapping[str, Any]) -> PlannedCluster:
 
 
 def _passes_come(kubeconfig: str | None, context: str | None) -> bool:
-    async def read(kube: Kube) -> list[dict[str, Any]]:
+    async def read(kube: Lister) -> list[dict[str, Any]]:
         return (await kube.list(CONFIGMAP, names.SYSTEM, f"{ABOUT_LABEL}={passinfo.ABOUT}")).items
 
-    found = with_kube(kubeconfig, read, context=context)
+    found = ask_once(kubeconfig, read, context=context)
     return bool(found) and not any(missing_pass(passinfo.parse(one), time.time()) for one in found)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import os
 from collections.abc import Mapping
+from http.client import HTTPException
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
-import aiohttp
 import msgspec
 
 from belay.engine.errors import BelayError, InputError, bounded
+from belay.engine.http_calls import HttpConnection
 from belay.engine.kube.credentials import loader, server_of
 from belay.engine.proxies import proxy_for
 
@@ -52,7 +52,7 @@ def ask_server(
         NoServer: it does not answer, or cannot. InputError: what is asked is not understood, or the
             caller may not look.
     """
-    return asyncio.run(_answer("GET", url, path, values, {}, kubeconfig, context))
+    return _answer("GET", url, path, values, {}, kubeconfig, context)
 
 
 def ask_test(receiver: str, *, server: str | None, kubeconfig: str | None) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def ask_test(receiver: str, *, server: str | None, kubeconfig: str | None) -> di
     values = {"receiver": receiver} if receiver else {}
     marks = {"X-Belay-Request": "test"}
     try:
-        return asyncio.run(_answer("POST", url, "notifications/test", values, marks, kubeconfig, None))
+        return _answer("POST", url, "notifications/test", values, marks, kubeconfig, None)
     except NoServer as error:
         if error.status == 404 and error.said:
             raise InputError(error.said, hint=error.hint, code="NoSuchObject") from error
@@ -83,12 +83,12 @@ def ask_fetch(*, server: str | None, kubeconfig: str | None, context: str | None
     url = server or server_address(kubeconfig, context)
     if not url:
         raise NoServer("no server is known", hint=f"Set {SERVER}, or give --server URL.")
-    answer = asyncio.run(_answer("POST", url, "fetch", {}, {"X-Belay-Request": "fetch"}, kubeconfig, context))
+    answer = _answer("POST", url, "fetch", {}, {"X-Belay-Request": "fetch"}, kubeconfig, context)
     shards = answer.get("shards")
     return [str(one) for one in shards] if isinstance(shards, list) else []
 
 
-async def _answer(
+def _answer(
     method: str,
     url: str,
     path: str,
@@ -100,32 +100,34 @@ async def _answer(
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(f"{url[:80]!r} is not the address of a server", hint="Write http://127.0.0.1:8080.")
-    headers = {**marks, **await _proof(parts.scheme, parts.hostname, kubeconfig, context)}
-    timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS, sock_connect=CONNECT_SECONDS)
-    address = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/api/v1/{path}"
-    proxy = proxy_for(address)
+    headers = {**marks, **_proof(parts.scheme, parts.hostname, kubeconfig, context)}
+    address = f"{parts.scheme}://{parts.netloc}{parts.path}"
     try:
-        async with (
-            aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
-            session.request(
-                method, address, params=dict(values), headers=headers, proxy=proxy, allow_redirects=False
-            ) as response,
-        ):
-            data = await response.content.read(MOST_BYTES + 1)
-            return _body(response.status, data, url)
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        connection = HttpConnection(address, proxy=proxy_for(address))
+        try:
+            answer = connection.call(
+                method,
+                f"/api/v1/{path}" + (f"?{urlencode(values)}" if values else ""),
+                headers,
+                connect_within=CONNECT_SECONDS,
+                within=ANSWER_SECONDS,
+                most_bytes=MOST_BYTES,
+            )
+        finally:
+            connection.close()
+    except (HTTPException, OSError, ValueError) as error:
         raise NoServer(f"the server at {url} does not answer ({type(error).__name__})") from error
+    return _body(answer.status, answer.body, url)
 
 
-async def _proof(scheme: str, host: str, kubeconfig: str | None, context: str | None) -> dict[str, str]:
+def _proof(scheme: str, host: str, kubeconfig: str | None, context: str | None) -> dict[str, str]:
     """The caller's token of the cluster, for a server that is reached on loopback or by TLS."""
     if scheme != "https" and not _loopback(host):
         return {}
     try:
-        found = await asyncio.to_thread(loader(kubeconfig, context))
+        return loader(kubeconfig, context)().headers
     except BelayError:
         return {}
-    return found.headers
 
 
 def _loopback(host: str) -> bool:

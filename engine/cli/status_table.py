@@ -12,11 +12,11 @@ import msgspec
 
 from belay.engine.cli import output as show
 from belay.engine.cli.phrases import ranges
-from belay.engine.cli.watching import follow, stream
 from belay.engine.errors import BelayError
-from belay.engine.kube import CONFIGMAP, Kube
+from belay.engine.kube.lister import Lister
+from belay.engine.kube.one_shot import ask_once, server_address
+from belay.engine.kube.resources import CONFIGMAP
 from belay.engine.model.freshness import NO_PASS
-from belay.engine.observe.live import server_address, with_kube
 from belay.engine.status.status_reader import SELECTOR, PublishedStatus, read_status
 from belay.engine.wire import names
 
@@ -33,6 +33,8 @@ def show_status(kubeconfig: str | None, output: str, watch: bool, context: str |
     """
     documents = output in ("json", "yaml")
     if watch and not documents:
+        from belay.engine.cli.watching import follow
+
         follow(
             kubeconfig,
             _read,
@@ -42,9 +44,11 @@ def show_status(kubeconfig: str | None, output: str, watch: bool, context: str |
             context=context,
         )
     elif watch:
+        from belay.engine.cli.watching import stream
+
         stream(kubeconfig, _read, _Documents(output).take, every=EVERY, context=context)
     else:
-        status = with_kube(kubeconfig, _once, _CALL_WITHIN, context)
+        status = ask_once(kubeconfig, _once, _CALL_WITHIN, context)
         if documents:
             show.document(status, output)
         else:
@@ -67,11 +71,11 @@ class _Documents:
         self._shown = status
 
 
-async def _read(kube: Kube) -> PublishedStatus:
+async def _read(kube: Lister) -> PublishedStatus:
     return read_status((await kube.list(CONFIGMAP, names.SYSTEM, SELECTOR)).items, time.time())
 
 
-async def _once(kube: Kube) -> PublishedStatus:
+async def _once(kube: Lister) -> PublishedStatus:
     status = await _read(kube)
     if not status.found:
         raise BelayError(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from belay.engine.cli.answers import chip_names, jobs
-from belay.engine.cli.counted_chips import CountedChips, planned_use
+from belay.engine.cli.answers import chip_names, jobs, planned_use
+from belay.engine.cli.counted_chips import CountedChips
 from belay.engine.cli.measurements import Measured, Reading
 from belay.engine.cli.selection import Answer
 from belay.engine.gangs.grouping import group

@@ -15,8 +15,9 @@ from typing import Final, TextIO, TypeVar
 from belay.engine.cli import output
 from belay.engine.errors import INTERRUPTED
 from belay.engine.kube import Kube, KubeError
+from belay.engine.kube.one_shot import CALL_WITHIN
 from belay.engine.model.wording import counted
-from belay.engine.observe.live import CALL_WITHIN, with_kube
+from belay.engine.observe.live import with_kube
 
 T = TypeVar("T")
 Read = Callable[[Kube], Awaitable[T]]

@@ -11,9 +11,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from belay.engine.kube.credentials import Loader
+from belay.engine.kube.endpoint import Loader
 from belay.engine.kube.errors import Conflict, Invalid, KubeError, NotFound, bounded
-from belay.engine.kube.reader import KubeReader, Listing, Object, as_object
+from belay.engine.kube.lister import Object, as_object
+from belay.engine.kube.reader import KubeReader
 from belay.engine.kube.resources import EVENT, KNOWN, POD, Resource
 from belay.engine.kube.transport import PROTOBUF, Transport
 from belay.engine.model.refusals import RefusalCause
@@ -298,6 +299,3 @@ def _name(obj: Object) -> str:
     if not name:
         raise Invalid("an object needs metadata.name", status=400)
     return str(name)
-
-
-__all__ = ["FIELD_MANAGER", "Kube", "KubeError", "Listing", "Object", "PatchKind"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
+import msgspec
 
 from belay.engine.errors import BelayError
 from belay.engine.model.refusals import RefusalCause
@@ -177,8 +177,8 @@ def _error(
 
 def _status_object(body: bytes) -> dict[str, Any]:
     try:
-        answer = orjson.loads(body)
-    except orjson.JSONDecodeError:
+        answer = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     return answer if isinstance(answer, dict) else {}
 

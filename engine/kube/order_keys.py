@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from belay.engine.errors import InputError
-from belay.engine.kube.reader import Object
+from belay.engine.kube.lister import Object
 from belay.engine.log import get
 from belay.engine.model.cluster import Orders
 from belay.engine.model.seals import Seal

@@ -11,7 +11,6 @@ import base64
 import binascii
 import os
 import ssl
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -116,6 +115,8 @@ def _tls(folder: Path, cluster: Mapping[str, Any], user: Mapping[str, Any]) -> s
     if bool(certificate) != bool(key):
         raise _NotPlain
     if certificate and key:
+        import tempfile
+
         with tempfile.NamedTemporaryFile() as file:  # the ssl module reads files only; this one has mode 0600
             file.write(certificate + b"\n" + key)
             file.flush()

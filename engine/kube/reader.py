@@ -1,40 +1,29 @@
-"""Reads from the API server: objects, lists page by page, watches."""
+"""Reads from the API server that last: watches and logs, beside objects and lists."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Self
 
-import msgspec
 import orjson
 
-from belay.engine.kube.credentials import Loader, loader
-from belay.engine.kube.errors import Gone, KubeError, NotFound, Unavailable, from_answer
+from belay.engine.kube.credentials import loader
+from belay.engine.kube.endpoint import Loader
+from belay.engine.kube.errors import KubeError, Unavailable, from_answer
+from belay.engine.kube.lister import Lister, Object, as_object, selection
 from belay.engine.kube.resources import POD, Resource
 from belay.engine.kube.transport import Transport
 
-PAGE = 500
-"""Objects per page."""
-_RESTARTS = 3
 
-Object = dict[str, Any]
-
-
-class Listing(msgspec.Struct, frozen=True):
-    """All objects of a list, as they were at ``resource_version``."""
-
-    items: list[Object]
-    resource_version: str
-
-
-class KubeReader:
+class KubeReader(Lister):
     """The reading half of the client; use it with ``async with``."""
 
     def __init__(self, load: Loader, *, transport: Transport | None = None) -> None:
         self._transport = transport or Transport(load)
+        super().__init__(self._transport)
         self._versions: frozenset[str] | None = None
         self._versions_read = float("-inf")
         self._reading_versions = asyncio.Lock()
@@ -56,18 +45,6 @@ class KubeReader:
     async def __aexit__(self, *_: object) -> None:
         await self._transport.close()
 
-    @property
-    def host(self) -> str:
-        """The API server's URL."""
-        return self._transport.host
-
-    async def get(self, res: Resource, name: str, ns: str | None = None) -> Object | None:
-        """The object, or None when it (or its kind) does not exist."""
-        try:
-            return as_object(await self._call("GET", res, ns, name), res)
-        except NotFound:
-            return None
-
     async def may_serve(self, res: Resource, age: float) -> bool:
         """Whether the server names the kind's API version, by a list that is at most ``age`` seconds old; True where
         that list cannot be read.
@@ -88,46 +65,6 @@ class KubeReader:
         except (KubeError, KeyError, TypeError):
             return None
 
-    async def list(
-        self, res: Resource, ns: str | None = None, labels: str | None = None, fields: str | None = None
-    ) -> Listing:
-        """Every object, read consistently page by page; restarts when a continue token expires.
-
-        Raises NotFound when the kind is not served, Gone when tokens expire three times.
-        """
-        for attempt in range(_RESTARTS):
-            items: list[Object] = []
-            version = ""
-            try:
-                async for page in self.pages(res, ns, labels, fields):
-                    items += page.items
-                    version = page.resource_version
-                return Listing(items, version)
-            except Gone:
-                if attempt == _RESTARTS - 1:
-                    raise
-        raise AssertionError("unreachable: the last attempt returns or raises")
-
-    async def pages(
-        self,
-        res: Resource,
-        ns: str | None = None,
-        labels: str | None = None,
-        fields: str | None = None,
-        limit: int = PAGE,
-    ) -> AsyncIterator[Listing]:
-        """The pages of one consistent list; raises Gone when a continue token expired on the way."""
-        token = ""
-        while True:
-            params = _selection(labels, fields) | {"limit": str(limit)} | ({"continue": token} if token else {})
-            answer = await self._call("GET", res, ns, params=params)
-            metadata = answer.get("metadata") or {}
-            items = [as_object(item, res) for item in answer.get("items") or []]
-            yield Listing(items, str(metadata.get("resourceVersion") or ""))
-            token = metadata.get("continue") or ""
-            if not token:
-                return
-
     async def watch(
         self,
         res: Resource,
@@ -145,7 +82,7 @@ class KubeReader:
 
         Raises Gone when ``rv`` is too old, Unavailable when the connection breaks.
         """
-        params = _selection(labels, fields) | _watch_from(rv, seconds)
+        params = selection(labels, fields) | _watch_from(rv, seconds)
         where = f"WATCH {res.path(ns)}"
         events = self._transport.events(res.path(ns), params, quiet=seconds + 15.0, on_open=on_open)
         async with contextlib.aclosing(events):
@@ -186,38 +123,7 @@ class KubeReader:
             async for line in lines:
                 yield line.decode("utf-8", "replace").rstrip("\r")
 
-    async def _call(
-        self,
-        method: str,
-        res: Resource,
-        ns: str | None = None,
-        name: str | None = None,
-        subresource: str | None = None,
-        **options: Any,
-    ) -> Any:
-        path = res.path(ns, name, subresource)
-        answer = await self._transport.call(method, path, withhold=res.kind in ("Secret", "TokenReview"), **options)
-        if not isinstance(answer, dict):
-            raise Unavailable(f"{method} {path}: the answer is not an object", reason="BadAnswer")
-        return answer
-
-
-def as_object(obj: Any, res: Resource) -> Object:
-    """The object with its kind, which items of a list lack."""
-    if not isinstance(obj, dict):
-        raise Unavailable(f"{res.kind}: the server sent something that is not an object", reason="BadAnswer")
-    obj.setdefault("apiVersion", res.api_version)
-    obj.setdefault("kind", res.kind)
-    return obj
-
-
-def _selection(labels: str | None, fields: str | None) -> dict[str, str]:
-    return {key: value for key, value in (("labelSelector", labels), ("fieldSelector", fields)) if value}
-
 
 def _watch_from(rv: str, seconds: int) -> dict[str, str]:
     asked = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds)}
     return asked | ({"resourceVersion": rv} if rv else {})
-
-
-__all__ = ["PAGE", "Listing", "Object", "KubeReader", "as_object"]

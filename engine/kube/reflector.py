@@ -17,8 +17,9 @@ import msgspec
 
 from belay.engine.kube.backoff import Backoff
 from belay.engine.kube.cancellation import cancel_all
-from belay.engine.kube.client import Kube, Object
+from belay.engine.kube.client import Kube
 from belay.engine.kube.errors import Forbidden, Gone, KubeError, NotFound
+from belay.engine.kube.lister import Object
 from belay.engine.kube.resources import Resource
 from belay.engine.log import get
 

@@ -17,15 +17,14 @@ from yarl import URL
 
 from belay.engine.errors import InputError
 from belay.engine.kube.backoff import Backoff
-from belay.engine.kube.credentials import Endpoint, Loader
+from belay.engine.kube.endpoint import Endpoint, Loader
 from belay.engine.kube.errors import KubeError, TooMany, Unavailable, from_answer
+from belay.engine.kube.lister import ANSWER_LIMIT
 
 ATTEMPT_SECONDS = 15.0
 """Longest wait for one answer."""
 DEADLINE_SECONDS = 30.0
 """Longest time for one call including its retries."""
-ANSWER_LIMIT = 64 * 1024 * 1024
-"""Largest answer in bytes; a page of 500 objects at etcd's limit of 1.5 MiB each would be larger, and is refused."""
 EVENT_LIMIT = 8 * 1024 * 1024
 LINE_LIMIT = 64 * 1024
 """Largest watch event in bytes."""

@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
 
 from belay.engine.errors import BelayError
 from belay.engine.kube import Kube, KubeError, Unavailable
 from belay.engine.kube.credentials import loader
+from belay.engine.kube.one_shot import ANSWERS_WITHIN, CALL_WITHIN, no_answer
 from belay.engine.kube.transport import Transport
-from belay.engine.observe.resources import fetch
 
 T = TypeVar("T")
-ANSWERS_WITHIN: Final = 3.0
-"""Seconds in which the API server must answer a first call."""
-CALL_WITHIN: Final = 15.0
-"""Longest time for one call, in seconds; a page of 500 large objects takes a few."""
 
 
 def read_live(kubeconfig: str | None, context: str | None = None) -> list[dict[str, Any]]:
@@ -35,6 +30,7 @@ def read_live(kubeconfig: str | None, context: str | None = None) -> list[dict[s
 
 async def _everything(kube: Kube) -> list[dict[str, Any]]:
     # reads of the status alone load no documents
+    from belay.engine.observe.resources import fetch
     from belay.engine.observe.workload_watches import served_kinds
 
     found = await fetch(kube)
@@ -62,22 +58,13 @@ def with_kube(
         raise BelayError(str(error), hint="Is KUBECONFIG set to the cluster you mean?") from error
 
 
-def server_address(url: str) -> str:
-    """Scheme, host and port of a server; paths and user names may be secrets."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-
-
 async def _check_connection(transport: Transport) -> None:
     """Raise BelayError when no server answers; other errors show in later calls."""
     await transport.open()
     try:
         await transport.call("GET", "/version")
     except Unavailable as error:
-        raise BelayError(
-            f"the API server {server_address(transport.host)} does not answer ({error.message})",
-            hint="Is it running, and KUBECONFIG set to the cluster you mean?",
-        ) from error
+        raise no_answer(transport.host, error) from error
     except KubeError:
         return
     finally:

@@ -18,7 +18,8 @@ import msgspec
 from aiohttp import web
 from yarl import URL
 
-from belay.engine.kube.credentials import Endpoint, loader
+from belay.engine.kube.credentials import loader
+from belay.engine.kube.endpoint import Endpoint
 
 EXPIRED = (
     b'{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",'

@@ -17,7 +17,7 @@ import orjson
 from belay.agents.common.client import ApiError as AgentApiError
 from belay.agents.common.client import KubeClient
 from belay.engine.kube import Unavailable
-from belay.engine.kube.credentials import Endpoint
+from belay.engine.kube.endpoint import Endpoint
 from belay.engine.kube.errors import Gone, from_answer
 from belay.engine.kube.transport import Transport
 from belay.engine.sandbox.api import pages, watches
