@@ -168,6 +168,36 @@ def test_a_pod_with_resource_claims_is_bound_only_with_an_allocation(
 
 
 @pytest.mark.parametrize(
+    ("true", "text"),
+    [
+        ((), 'resourceclaim "npu" has device fpga-0 that waits for attached'),
+        (("attached",), ""),
+        (("other", "broken"), "has device fpga-0 that failed with broken: no light"),
+        (("attached", "broken"), "has device fpga-0 that failed with broken: no light"),
+    ],
+)
+def test_a_pod_waits_until_the_devices_of_another_allocator_are_ready_for_it(
+    true: tuple[str, ...], text: str, tmp_path: Path
+) -> None:
+    """Binding conditions: kube-scheduler waits for them before it binds a pod."""
+    device = {"driver": "fabric.example.org", "pool": "rack", "device": "fpga-0"}
+    rules = {"bindingConditions": ["attached"], "bindingFailureConditions": ["broken"]}
+    said = [{"type": kind, "status": "True", "message": "no light"} for kind in true]
+    said.append({"type": "detached", "status": "False", "message": ""})
+    item = allocated(host="n2")
+    item["status"]["allocation"]["devices"] = {"results": [{**device, **rules}]}
+    item["status"]["devices"] = [{**device, "device": "fpga-1"}, {**device, "conditions": said}]
+
+    items = job("j", 1, 8, policy="chip8-node8")
+    items[1]["spec"]["resourceClaims"] = [{"name": "chips", "resourceClaimName": "npu"}]
+    found = listing.plan([*nodes(n1={}, n2={}), item, *items], tmp_path)
+    if text:
+        assert not found.bound and text in found.pending["message"]
+    else:
+        assert found.nodes == {"j-0": "n2"}
+
+
+@pytest.mark.parametrize(
     ("kind", "patch", "allowed"),
     [
         ("PersistentVolumeClaim", {"metadata": {"annotations": {SELECTED: "n1"}}}, True),

@@ -2,7 +2,8 @@
 
 A claim for devices of driver ``npu.huawei.com`` is allocated with the pod's node (``claim_choices``). Of other
 drivers, a claim that another allocator has allocated and reserved for the pod is honoured with its node selector; any
-other keeps the pod from every node, since kubelet would never start it.
+other keeps the pod from every node, since kubelet would never start it. Devices may state conditions that must hold
+before a pod is bound to them (binding conditions): the pod waits for them.
 Source: kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation and the API resource.k8s.io/v1.
 """
 
@@ -14,7 +15,7 @@ from typing import Any, Final
 from belay.engine.model.cluster import Pod
 from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.labels import HUAWEI_PREFIX
-from belay.engine.model.unstructured import nested_map
+from belay.engine.model.unstructured import nested_list, nested_map
 from belay.engine.plan.claims.holding import DeviceClaims
 from belay.engine.plan.place.handler import Refusal
 from belay.engine.plan.place.nodes.selectors import NodeRule
@@ -62,10 +63,38 @@ def _rule(
     users = [row.get("uid") for row in status.get("reservedFor") or () if isinstance(row, Mapping)]
     if pod.uid not in users and key not in claims.allocated:
         return _never(claim, f'resourceclaim "{claim}" is not reserved for pod {pod.name}')
+    unready = _unready_device(allocation, status)
+    if unready:
+        return _never(claim, f'resourceclaim "{claim}" {unready}')
     terms = nested_map(allocation, "nodeSelector").get("nodeSelectorTerms")
     if not isinstance(terms, list):
         return None
     return NodeRule(tuple(term for term in terms if isinstance(term, dict)), MISMATCH._replace(about=claim))
+
+
+def _unready_device(allocation: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    """What the first device lacks that is not ready for a pod yet; empty when all of the claim are."""
+    said = {_place(row): nested_list(row, "conditions") for row in nested_list(status, "devices")}
+    for device in nested_list(allocation, "devices", "results"):
+        true = {str(row.get("type")): row for row in said.get(_place(device), ()) if row.get("status") == "True"}
+        failed = next((kind for kind in _names(device, "bindingFailureConditions") if kind in true), None)
+        if failed is not None:
+            why = true[failed].get("message") or true[failed].get("reason") or "no reason is given"
+            return f"has device {device.get('device')} that failed with {failed}: {why}"
+        lacking = next((kind for kind in _names(device, "bindingConditions") if kind not in true), None)
+        if lacking is not None:
+            return f"has device {device.get('device')} that waits for {lacking}"
+    return ""
+
+
+def _place(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    """The device that a row of a claim's status is about."""
+    return str(row.get("driver")), str(row.get("pool")), str(row.get("device"))
+
+
+def _names(device: Mapping[str, Any], field: str) -> list[str]:
+    values = device.get(field)
+    return [str(value) for value in values] if isinstance(values, list) else []
 
 
 def _never(claim: str, text: str) -> NodeRule:
