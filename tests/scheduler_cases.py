@@ -21,6 +21,7 @@ NODES, RUNNING, WAITING = 8, 14, 24
 #: Runtime class whose pods have an overhead, and priority classes.
 HEAVY = "heavy"
 OF_THE_POD = "resources of the pod"
+DEVICE_CLAIM, DEVICES, DEVICE_DRIVER = "device claims", "resource.k8s.io/v1", "npu.huawei.com"
 PRIORITIES = {"verdict-low": 10, "verdict-high": 1000}
 #: Claims by name, each of which exists in both namespaces (`volumes`); `missing` does not.
 CLAIMS = (
@@ -51,6 +52,10 @@ class World:
     statuses: dict[str, Object] = field(default_factory=dict)
     ending: set[str] = field(default_factory=set)
     csi_nodes: list[Object] = field(default_factory=list)
+    #: Devices of nodes, and claims for them; the status of those that are allocated.
+    slices: list[Object] = field(default_factory=list)
+    claims: list[Object] = field(default_factory=list)
+    allocations: dict[str, Object] = field(default_factory=dict)
     waiting: list[Object] = field(default_factory=list)
     features: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -76,8 +81,9 @@ def world(seed: int) -> World:
 
 
 def _features(rng: Random, among: Sequence[str], counts: Sequence[int]) -> list[str]:
-    """Some features; the resources of the whole pod come after those of its containers."""
-    return sorted(rng.sample(among, rng.choice(counts)), key=lambda name: name == OF_THE_POD)
+    """Some features; the resources of the whole pod come after those of its containers, its claims last."""
+    last = (OF_THE_POD, DEVICE_CLAIM)
+    return sorted(rng.sample(among, rng.choice(counts)), key=lambda name: last.index(name) if name in last else -1)
 
 
 def _node(made: World, rng: Random, name: str) -> None:
@@ -102,12 +108,57 @@ def _node(made: World, rng: Random, name: str) -> None:
     if rng.random() < 0.06:
         body["status"]["conditions"][0]["status"] = rng.choice(("False", "Unknown"))
     made.nodes.append(body)
+    if rng.random() < 0.6:
+        _devices(made, rng, name)
     if rng.random() < 0.5:
         driver = {"name": DRIVER, "nodeID": name, "allocatable": {"count": rng.choice((1, 2))}}
         made.csi_nodes.append({
             "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": name},
             "spec": {"drivers": [driver]},
         })  # fmt: skip
+
+
+def _devices(made: World, rng: Random, node: str) -> None:
+    """The slice that an agent publishes, and a claim that holds some of its devices."""
+    rows: list[Object] = []
+    for chip in range(rng.choice((2, 4, 8))):
+        attributes = {"physicId": {"int": chip}, "ring": {"int": chip // 2}, "type": {"string": "npu"}}
+        row: Object = {
+            "name": f"ascend910-{chip}", "attributes": attributes,
+            "capacity": {"memory": {"value": rng.choice(("32Gi", "64Gi"))}},
+        }  # fmt: skip
+        if rng.random() < 0.15:
+            row["taints"] = [{"key": "npu.huawei.com/unhealthy", "effect": rng.choice(("NoSchedule", "NoExecute"))}]
+        rows.append(row)
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1 if rng.random() < 0.95 else 2}
+    made.slices.append({
+        "apiVersion": DEVICES, "kind": "ResourceSlice", "metadata": {"name": f"{node}-{DEVICE_DRIVER}-0"},
+        "spec": {"driver": DEVICE_DRIVER, "nodeName": node, "pool": pool, "devices": rows},
+    })  # fmt: skip
+    held = rng.choice((0, 0, 1, 2))
+    if held:
+        name = f"{node}-held"
+        results = [
+            {"request": "npus", "driver": DEVICE_DRIVER, "pool": node, "device": row["name"]} for row in rows[:held]
+        ]
+        made.claims.append(_device_claim_of(SPACES[0], name, [_request(held)], []))
+        made.allocations[name] = {
+            "allocation": {"devices": {"results": results}},
+            "reservedFor": [{"resource": "pods", "name": "user", "uid": f"user-of-{name}"}],
+        }
+
+
+def _device_claim_of(space: str, name: str, requests: list[Object], constraints: list[Object]) -> Object:
+    devices: Object = {"requests": requests} | ({"constraints": constraints} if constraints else {})
+    # it is there before its devices are given: else Belay first writes it
+    metadata = {"namespace": space, "name": name, "finalizers": ["resource.kubernetes.io/delete-protection"]}
+    return {"apiVersion": DEVICES, "kind": "ResourceClaim", "metadata": metadata, "spec": {"devices": devices}}
+
+
+def _request(count: int, *selectors: str, **more: Any) -> Object:
+    rows = [{"cel": {"expression": text}} for text in selectors]
+    exactly: Object = {"deviceClassName": DEVICE_DRIVER, **({"selectors": rows} if rows else {}), **more}
+    return {"name": "npus", "exactly": exactly | ({} if "allocationMode" in more else {"count": count})}
 
 
 def _taints(rng: Random) -> list[Object]:
@@ -182,6 +233,8 @@ def _pod(rng: Random, name: str) -> Object:
 
 def _ask_for_a_chip(pod: Object, rng: Random) -> None:
     """Belay's list of a pod's nodes is of those with chips."""
+    if "resourceClaims" in pod["spec"]:
+        return  # a pod has chips one way or the other
     resources = pod["spec"]["containers"][0]["resources"]
     for part in ("requests", "limits"):
         resources[part] = {**resources.get(part, {}), NPU: "1"}
@@ -370,12 +423,30 @@ def _volumes(spec: Object, rng: Random, made: World) -> None:
     _mount(spec, *rng.sample(CLAIMS, rng.choice((1, 1, 2))))
 
 
+def _device_claim(spec: Object, rng: Random, made: World) -> None:
+    selectors = rng.choice((
+        [], [], [f'device.attributes["{DEVICE_DRIVER}"].physicId >= 1'],
+        [f'device.capacity["{DEVICE_DRIVER}"].memory.compareTo(quantity("64Gi")) >= 0'],
+    ))  # fmt: skip
+    more: Object = {}
+    if rng.random() < 0.2:
+        more["allocationMode"] = "All"
+    if rng.random() < 0.3:
+        more["tolerations"] = [{"key": "npu.huawei.com/unhealthy", "operator": "Exists"}]
+    rules = rng.choice(([], [], [{"matchAttribute": f"{DEVICE_DRIVER}/ring", "requests": ["npus"]}]))
+    name = f"{made.mark}-c{len(made.claims)}"
+    request = _request(rng.choice((1, 1, 2, 4)), *selectors, **more)
+    made.claims += [_device_claim_of(space, name, [request], rules) for space in SPACES]
+    spec["resourceClaims"] = [{"name": "chips", "resourceClaimName": name}]
+    spec["containers"][0].setdefault("resources", {})["claims"] = [{"name": "chips"}]
+
+
 FEATURES: dict[str, Callable[[Object, Random, World], None]] = {
     "amounts": _amounts, "ephemeral storage": _storage, "extended resource": _fpga, "huge pages": _huge_pages,
     "init containers": _init_containers, OF_THE_POD: _of_the_pod, "overhead": _overhead,
     "node selector": _selector, "node affinity": _node_affinity, "tolerations": _tolerations, "gates": _gates,
     "pod affinity": _pod_affinity, "pod anti-affinity": _pod_anti_affinity, "topology spread": _spread,
-    "host ports": _ports, "volumes": _volumes,
+    "host ports": _ports, "volumes": _volumes, DEVICE_CLAIM: _device_claim,
 }  # fmt: skip
 #: What running pods have that concerns others.
 HELD = (
@@ -400,6 +471,11 @@ def shared() -> list[Object]:
     classes.append({
         "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": HEAVY}, "handler": "heavy",
         "overhead": {"podFixed": {"cpu": "500m", "memory": "1Gi"}},
+    })  # fmt: skip
+    driver = {"cel": {"expression": f"device.driver == '{DEVICE_DRIVER}'"}}
+    classes.append({
+        "apiVersion": DEVICES, "kind": "DeviceClass", "metadata": {"name": DEVICE_DRIVER},
+        "spec": {"selectors": [driver]},
     })  # fmt: skip
     return [*spaces, *classes, *_storage_classes(), *_claims_and_volumes()]
 
