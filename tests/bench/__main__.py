@@ -24,6 +24,7 @@ SECTIONS = {
     "real": ("From a fault to kubectl, 100 nodes on a real kube-apiserver", "isolation", "run_real"),
     "console-server": ("The console's server: from a fault to a viewer", "console_server", "run"),
     "agents": ("What agents write", "agents", "run"),
+    "outage": ("After an outage of the API server", "outage", "run"),
     "deviceplugin": ("The device plugin", "deviceplugin", "run"),
     "exporter": ("The exporter", "exporter", "run"),
     "footprint": ("Beside MindCluster's programs of a node", "footprint", "run"),
