@@ -80,6 +80,15 @@ def test_chips_that_a_change_isolates_or_cuts_are_counted(cluster: str) -> None:
     assert effect(after, files, cluster, None)[0] == "plan: no job, node or chip changes", "nothing was isolated yet"
 
 
+def test_what_a_budget_holds_back_is_named_with_it(cluster: str) -> None:
+    files = {f"desired/{path}": data for path, data in load_directory(ROOT / "desired").items()}
+    edit = isolations.isolate(files, [target(f"node-{number}") for number in (3, 4, 5)], "fan", None)
+    after = {**files, **{path: data for path, data in edit.files.items() if data is not None}}
+    first, *rest = effect(files, after, cluster, None)
+    assert first == "plan: 3 nodes isolated (1 held back)"
+    assert re.fullmatch(r"  node-5 is isolated later: held back by default until 2026-\S+Z", rest[0])
+
+
 def test_a_node_that_the_cluster_has_not_is_said(cluster: str) -> None:
     files = {f"desired/{path}": data for path, data in load_directory(ROOT / "desired").items()}
     edit = isolations.isolate(files, [target("node-99")], "fan", None)

@@ -23,7 +23,7 @@ from belay.engine.cli.review import base, ci
 from belay.engine.cli.review.base import tree_at
 from belay.engine.cli.review.ci import ReviewRequest
 from belay.engine.cli.review.comment import LIMIT, code, comment, marker
-from belay.engine.cli.review.comparison import Finding, JobChange, Review
+from belay.engine.cli.review.comparison import Finding, HardwareChange, JobChange, Review
 from belay.engine.cli.review.forges import Posted, post
 from belay.engine.errors import InputError
 from belay.engine.model.times import rfc3339
@@ -270,6 +270,7 @@ def test_hostile_names_stay_text_of_one_cell() -> None:
         (Finding("error", HOSTILE, HOSTILE, HOSTILE, True),),
         0,
         (JobChange("Job", HOSTILE, HOSTILE, job, None), JobChange("Job", HOSTILE, "x", None, job)),
+        hardware=(HardwareChange("ResetChips", HOSTILE, (HOSTILE,), HOSTILE, HOSTILE, HOSTILE, HOSTILE),),
         evicted=(lost,),
         planned=True,
         against=HOSTILE,
@@ -279,7 +280,7 @@ def test_hostile_names_stay_text_of_one_cell() -> None:
     text.encode()
     outside = re.sub(r"`[^`\n]*`", "", text)
     assert not re.search(r"script|everyone|#1 |/close|http:", outside), outside
-    assert outside.count("<details") == outside.count("</details>") == 4
+    assert outside.count("<details") == outside.count("</details>") == 5
     columns = 0
     for line in text.splitlines():
         bars = line.count("|") if line.startswith("|") else 0
@@ -370,6 +371,18 @@ def test_a_review_says_what_the_change_does_and_nothing_of_what_was_so_before(st
     assert "1 job left waiting" in text
     assert "<details open><summary><b>Findings</b> (2)</summary>" in text
     assert "desired/odd.yaml:" in text
+
+
+def test_what_becomes_of_nodes_and_chips_is_a_table(state: Path, cluster: str) -> None:
+    isolation = "apiVersion: belay.dev/v1alpha1\nkind: Isolation\nmetadata: {name: %s}\nspec: {%s, reason: fan}\n"
+    chips = isolation % ("chips", "chips: [{node: node-2, chips: [4, 5, 6]}]")
+    nodes = isolation % ("nodes", "nodes: [node-3, node-4, node-5]")
+    (state / "desired" / "fans.yaml").write_text(f"{chips}---\n{nodes}")
+    text = belay("--desired", str(state), "--base", "origin/main", "--cluster", cluster).stdout
+    assert "3 nodes isolated (1 held back), 3 chips isolated" in text
+    assert "<summary><b>Nodes and chips</b> (4)</summary>" in text
+    assert "| `node-2/Ascend910-4..6` | isolated | at once | `ManualIsolation: Ascend910-4" in text, text
+    assert re.search(r"\| `node-5` \| isolated \| held back by `default` until `2026-\S+Z` \| `Maintenance: ", text)
 
 
 @pytest.mark.parametrize("kind", FORGES)

@@ -14,7 +14,7 @@ from belay.engine.model.wording import counted
 
 if TYPE_CHECKING:
     from belay.engine.cli.forecast import Eviction
-    from belay.engine.cli.review.comparison import JobChange, Review
+    from belay.engine.cli.review.comparison import HardwareChange, JobChange, Review
 
 NO_CLUSTER: Final = "none"
 _MOST: Final = 15
@@ -95,6 +95,8 @@ def _lines(found: Review) -> Iterator[str]:
     # findings were said already
     yield f"plan: {summary(_without_findings(found))}"
     now = parse_rfc3339(found.now)
+    held = [one for one in found.hardware if one.held_by]
+    yield from _first(map(_held_back, held), len(held))
     yield from _first((_job(job, now) for job in found.jobs), len(found.jobs))
     yield from _first((_leaving(one, now) for one in found.evicted), len(found.evicted))
     emptied = _emptied(found.evicted)
@@ -108,6 +110,13 @@ def _lines(found: Review) -> Iterator[str]:
     )  # fmt: skip
     if emptied or any(job.after is not None and job.after.after is not None for job in found.jobs):
         yield "  times are the simulation's, counted from when the commit is in force"
+
+
+def _held_back(one: HardwareChange) -> str:
+    from belay.engine.cli.review.comment import HARDWARE, where
+
+    until = one.until or "a person decides"
+    return f"  {where(one)} is {HARDWARE[one.kind][1]} later: held back by {one.held_by} until {until}"
 
 
 def _leaving(one: Eviction, now: float) -> str:

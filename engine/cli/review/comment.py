@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from belay.engine.cli.forecast import GONE, MOVED, PLACED, WAITING, JobOutcome
 from belay.engine.cli.phrases import ranges
-from belay.engine.cli.review.comparison import JobChange, Review
+from belay.engine.cli.review.comparison import HardwareChange, JobChange, Review
 from belay.engine.model.wording import counted
 
 LIMIT: Final = 60_000
@@ -19,7 +19,7 @@ LONGEST: Final = 300
 """Characters of one text; the rest stands in `belay plan`."""
 _PLACES: Final = 6
 _SEVERITIES: Final = {"error": "❌ error", "warning": "⚠️ warning", "info": "info"}
-_HARDWARE: Final = {
+HARDWARE: Final = {
     "IsolateNode": ("node", "isolated"),
     "IsolateChip": ("chip", "isolated"),
     "ReleaseNode": ("node", "released"),
@@ -27,6 +27,7 @@ _HARDWARE: Final = {
     "ResetChips": ("chip", "reset"),
     "PartitionChip": ("chip", "cut into other vNPUs"),
 }
+"""What becomes of nodes and chips, by kind of action: which of them, and the word for it."""
 _Row = Sequence[str]
 _T = TypeVar("_T")
 
@@ -73,11 +74,17 @@ def summary(review: Review) -> str:
 
 
 def _ordered(review: Review) -> Iterator[str]:
-    """What becomes of nodes and chips at once, a kind each."""
-    for kind, (noun, words) in _HARDWARE.items():
+    """What becomes of nodes and chips, a kind each, and of how many only later."""
+    for kind, (noun, words) in HARDWARE.items():
         changes = [one for one in review.hardware if one.kind == kind]
-        if number := len(changes) if noun == "node" else sum(len(one.chips) for one in changes):
-            yield f"{counted(number, noun)} {words}"
+        number, later = _size(changes, noun), _size([one for one in changes if one.held_by], noun)
+        if number:
+            yield f"{counted(number, noun)} {words}" + (f" ({later} held back)" if later else "")
+
+
+def _size(changes: Sequence[HardwareChange], noun: str) -> int:
+    """How many nodes or chips some changes are of."""
+    return len(changes) if noun == "node" else sum(len(one.chips) for one in changes)
 
 
 def code(text: object) -> str:
@@ -117,6 +124,7 @@ def _lines(review: Review, key: str, commit: str, version: str, rows: int) -> It
         lambda one: (_name(one), _was(one.before)),
         rows,
     )
+    yield from _hardware(review, rows)
     yield from _evicted(review, rows)
     yield from _pruned(review, rows)
     yield from _unchanged(review)
@@ -159,6 +167,30 @@ def _findings(review: Review, rows: int) -> Iterator[str]:
         yield ""
 
 
+def _hardware(review: Review, rows: int) -> Iterator[str]:
+    yield from _table(
+        "Nodes and chips",
+        ("node or chips", "what", "when", "why"),
+        review.hardware,
+        lambda one: (
+            code(where(one)),
+            HARDWARE[one.kind][1],
+            _held_back(one.held_by, one.until) if one.held_by else "at once",
+            code(f"{one.reason}: {one.message}"),
+        ),
+        rows,
+    )
+
+
+def where(one: HardwareChange) -> str:
+    """The node of a change, or the chips: ``node-1/Ascend910-2,3``."""
+    return f"{one.node}/{ranges(', '.join(one.chips))}" if one.chips else one.node
+
+
+def _held_back(budget: str, until: str | None) -> str:
+    return f"held back by {code(budget)} until {code(until or 'a person decides')}"
+
+
 def _evicted(review: Review, rows: int) -> Iterator[str]:
     yield from _table(
         f"Evicted: {review.chip_hours_lost:g} chip-hours lost",
@@ -184,9 +216,7 @@ def _pruned(review: Review, rows: int) -> Iterator[str]:
         review.pruned,
         lambda one: (
             code("/".join(filter(None, (one.kind, one.namespace, one.name)))),
-            f"after {one.after:g} s"
-            if one.after is not None
-            else f"held back by {code(one.held_by)} until {code(one.until or 'a person decides')}",
+            f"after {one.after:g} s" if one.after is not None else _held_back(one.held_by, one.until),
         ),
         rows,
     )

@@ -10,6 +10,7 @@ import msgspec
 from belay.engine.cli.forecast import Eviction, Forecast, JobOutcome, Pruned, end_of, forecast
 from belay.engine.cli.invocation import debugging
 from belay.engine.model.actions import (
+    AnyAction,
     IsolateChip,
     IsolateNode,
     PartitionChip,
@@ -45,18 +46,25 @@ class JobChange(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class HardwareChange(msgspec.Struct, frozen=True, rename="camel"):
-    """What the change orders at once of chips (``chips`` of one ``node``), or of a whole node: then they are empty.
-    ``kind`` is that of the action."""
+    """What the change orders of chips (``chips`` of one ``node``), or of a whole node: then they are empty.
+
+    ``kind``, ``reason`` and ``message`` are those of the action. It is ordered at once, or ``held_by`` names the budget
+    that defers it, and ``until`` (RFC 3339) for how long; None: until a person decides.
+    """
 
     kind: str
     node: str
     chips: tuple[str, ...] = ()
+    reason: str = ""
+    message: str = ""
+    held_by: str = ""
+    until: str | None = None
 
 
 class Review(msgspec.Struct, frozen=True, rename="camel"):
     """What a reviewer reads.
 
-    ``hardware`` is what its first pass orders of nodes and chips, and the pass without it does not.
+    ``hardware`` is what its first pass orders or defers of nodes and chips, and the pass without it does not.
     ``evicted`` and ``pruned`` are what the change causes; what happens without it too is only counted
     (``evicted_anyway``, ``pruned_anyway``), as are jobs that end the same (``unchanged``). ``chip_hours_lost`` is of
     the pods in ``evicted``. ``notes`` say what could not be looked at. ``planned``: a cluster was given.
@@ -152,11 +160,11 @@ def review(
     plan, after = outcome(tree, "with the change")
     other, before = outcome(base, "without it")
     assert plan is not None
-    ordered = _hardware(other)
+    ordered = {_order(one) for one in _hardware(other)}
     first = Review(
         findings,
         fixed,
-        hardware=tuple(one for one in _hardware(plan) if one not in ordered),
+        hardware=tuple(one for one in _hardware(plan) if _order(one) not in ordered),
         against=against,
         planned=after is not None,
     )
@@ -164,17 +172,32 @@ def review(
 
 
 def _hardware(plan: Plan | None) -> tuple[HardwareChange, ...]:
-    """The orders of a plan about nodes and chips."""
-    changes: list[HardwareChange] = []
-    for action in plan.actions if plan is not None else ():
-        match action:
-            case IsolateNode() | ReleaseNode():
-                changes.append(HardwareChange(type(action).__name__, action.node))
-            case IsolateChip() | ReleaseChip() | ResetChips():
-                changes.append(HardwareChange(type(action).__name__, action.node, action.chips))
-            case PartitionChip():
-                changes.append(HardwareChange(type(action).__name__, action.node, (action.chip,)))
-    return tuple(changes)
+    """The orders of a plan about nodes and chips: those of its first pass, then those that a budget defers."""
+    if plan is None:
+        return ()
+    at_once = map(_hardware_change, plan.actions)
+    later = (_hardware_change(one.action, one.budget, one.until) for one in plan.deferred)
+    return tuple(change for change in (*at_once, *later) if change is not None)
+
+
+def _hardware_change(action: AnyAction, held_by: str = "", until: str | None = None) -> HardwareChange | None:
+    """The change that an action is; None for one that is of no node or chip."""
+    match action:
+        case IsolateNode() | ReleaseNode():
+            chips: tuple[str, ...] = ()
+        case IsolateChip() | ReleaseChip() | ResetChips():
+            chips = action.chips
+        case PartitionChip():
+            chips = (action.chip,)
+        case _:
+            return None
+    kind = type(action).__name__
+    return HardwareChange(kind, action.node, chips, action.reason, action.message, held_by, until)
+
+
+def _order(one: HardwareChange) -> object:
+    """What two orders are compared by: not by their words, and not by the time until which a budget defers them."""
+    return one.kind, one.node, one.chips, one.held_by
 
 
 def _compared(
