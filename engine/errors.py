@@ -39,11 +39,13 @@ class BelayError(Exception):
             self.code = code
         super().__init__(message)
 
+    @property
+    def problem(self) -> str:
+        """What is wrong and where, without what to do."""
+        return bounded(f"{self.where}: {self.message}" if self.where else self.message, MAX_ERROR_CHARS)
+
     def __str__(self) -> str:
-        text = f"{self.where}: {self.message}" if self.where else self.message
-        if self.hint:
-            text = f"{text.rstrip('.')}. {self.hint}"
-        return bounded(text, MAX_ERROR_CHARS)
+        return bounded(f"{self.problem.rstrip('.')}. {self.hint}" if self.hint else self.problem, MAX_ERROR_CHARS)
 
 
 class InputError(BelayError):

@@ -188,9 +188,11 @@ class HistoryWorld:
         """``belay-sync`` says something else."""
         self._publish(names.SYNC, **{**self.status.get(names.SYNC, {}), **data})
 
-    def act(self, action: str, reason: str, node: str, message: str, cause: dict[str, Any] | None = None) -> None:
-        """The engine does something to a node or its chips."""
-        self._event(action, reason, "Node", "", node, message, cause)
+    def act(
+        self, action: str, reason: str, node: str, message: str, cause: dict[str, Any] | None = None, chips: str = "",
+    ) -> None:  # fmt: skip
+        """The engine does something to a node or its ``chips``."""
+        self._event(action, reason, "Node", "", node, message, cause, chips)
 
     # what is asked
 
@@ -229,9 +231,10 @@ class HistoryWorld:
 
     def _event(
         self, action: str, reason: str, kind: str, namespace: str, name: str, message: str,
-        cause: dict[str, Any] | None = None,
+        cause: dict[str, Any] | None = None, chips: str = "",
     ) -> None:  # fmt: skip
-        annotations = {"annotations": {"belay.dev/cause": _json(cause)}} if cause else {}
+        marks = ({"belay.dev/cause": _json(cause)} if cause else {}) | ({"belay.dev/chips": chips} if chips else {})
+        annotations = {"annotations": marks} if marks else {}
         self.events.append({
             "at": self.now, "action": action, "reason": reason, "message": message, "source": {"component": "belay"},
             "firstTimestamp": rfc3339(self.now),

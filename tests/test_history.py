@@ -93,9 +93,20 @@ def test_a_question_about_one_thing_leaves_out_the_others(world: HistoryWorld) -
     assert world.texts(subject="job", name="%") == []
 
 
+def test_what_was_done_to_one_chip_is_no_history_of_the_others(world: HistoryWorld) -> None:
+    world.act("IsolateChip", "ChipFault", "node-1", "Ascend910-3 of node node-1", chips="Ascend910-3")
+    world.act("ResetChips", "ChipFault", "node-1", "2 chips reset", chips="Ascend910-2,Ascend910-3")
+    world.look()
+    reset = ["ResetChips ChipFault: 2 chips reset"]
+    assert world.texts(subject="chip", name="node-1/2") == reset
+    assert world.texts(subject="chip", name="node-1/3") == ["IsolateChip ChipFault: Ascend910-3 of node node-1", *reset]
+    assert len(world.texts(subject="node", name="node-1")) == 2
+
+
 @pytest.mark.parametrize(
     "values", [{"subject": "cluster", "name": "x"}, {"subject": "job"}, {"subject": "chip", "name": "node-1"},
-               {"since": "yesterday"}, {"limit": "-1"}],
+               {"since": "yesterday"}, {"limit": "-1"},
+               {"since": "2026-11-02T00:00:00Z", "until": "2026-11-01T00:00:00Z"}],
 )  # fmt: skip
 def test_a_question_that_is_none_says_so(world: HistoryWorld, values: dict[str, str]) -> None:
     world.look()
@@ -195,8 +206,10 @@ def test_a_removed_or_changed_record_is_noticed(world: HistoryWorld) -> None:
     )
     assert after("delete from records where number = 3") == "record 3 is missing"
     assert after("delete from records where number < 3") == (
-        "records 1 to 2 are missing, and no record says that they were removed"
+        "records 1 to 2 are missing, and no record says that the history's bounds removed any"
     )
+    assert after("delete from records where number = 1").startswith("record 1 is missing, and no record")
+    assert after("delete from records where number in (2, 3)") == "records 2 to 3 are missing"
     assert after("delete from records where number = 5") == "the noted record 5 is missing or has another hash"
     assert after("select 1") == ""
 

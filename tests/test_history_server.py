@@ -17,6 +17,7 @@ from belay.engine.cli import history as verbs
 from belay.engine.cli import main
 from belay.engine.cli.history_report import _amount
 from belay.engine.errors import InputError
+from belay.engine.model.times import rfc3339
 from belay.engine.serve.records.routes import HistoryRoutes
 from belay.engine.serve.records.service import HistoryService, history_url
 from belay.engine.settings import Settings
@@ -95,7 +96,7 @@ def test_the_paths_answer_and_say_what_is_wrong_with_a_question(tmp_path: Path) 
 
     records, wrong, usage, whole, report = asyncio.run(asked())
     assert records[0] == 200 and records[1]["records"][0]["kind"] == "placed"
-    assert wrong[0] == 400 and "needs its name" in wrong[1]["error"]
+    assert wrong[0] == 400 and wrong[1]["error"] == "a subject needs its name", "the hint stands beside it"
     assert usage[1]["usage"][0]["queue"] == "default"
     assert whole[1]["broken"] == "" and report[1]["total"]["jobs"] == 1
 
@@ -121,8 +122,13 @@ def test_the_command_line_reads_a_database_and_prints_csv_that_no_spreadsheet_ru
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90m", 5400), ("7d", 7 * 86400), ("2026-11-01", None), ("2026-11-01T00:00:00Z", None)]
-)
+    ("text", "seconds"),
+    [
+        ("90m", 5400), ("7d", 7 * 86400), ("2026-11-01", None), ("2026-11-01T00:00:00Z", None),
+        # as the table shows it
+        ("2026-11-01 19:21:17", None), ("19:21:17", None),
+    ],
+)  # fmt: skip
 def test_times_of_the_past_are_read(text: str, seconds: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verbs.time, "time", lambda: 1_800_000_000.0)
     found = verbs.moment(text, "--since")
@@ -155,6 +161,35 @@ def test_what_was_never_recorded_is_named(tmp_path: Path) -> None:
 
     assert said("job", "train/llm", "--since", "7d") == "nothing is recorded of job train/llm since 7d\n"
     assert "that happened in the last 24h (--since 7d looks further)" in said()
+
+
+def test_an_end_alone_asks_for_the_day_before_it(tmp_path: Path) -> None:
+    world = HistoryWorld(f"sqlite:///{tmp_path / 'history.db'}")
+    world.commit("a" * 40, "ann", "Start")
+    world.look()
+    after = rfc3339(world.now + 3600)
+
+    def said(*words: str) -> str:
+        return CliRunner().invoke(main, [*words, "--database", world.url]).output
+
+    assert "accepted: Start" in said("history", "--until", after)
+    assert said("report", "--until", after).splitlines()[0].endswith(f" to {after}")
+    assert "in the 24h until 2020-01-01" in said("history", "--until", "2020-01-01")
+    assert "the time ends before it begins" in said("history", "--since", "3h", "--until", "5h")
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("sqlite:////nowhere/history.db", "--database: /nowhere/history.db does not exist"),
+        ("history.db", "--database: is not the URL of a database"),
+        ("postgresql://ann@127.0.0.1:1/x", "postgresql://ann@127.0.0.1:1/x: Can't create a connection to host"),
+    ],
+)
+def test_a_database_that_is_not_there_is_named_as_it_was_given(url: str, says: str) -> None:
+    result = CliRunner().invoke(main, ["history", "--verify", "--database", url])
+    assert result.exit_code == 2
+    assert says in result.output and "sqlalche" not in result.output
 
 
 @pytest.mark.parametrize(("hours", "shown"), [(0.0, "0.0"), (0.004, "<0.01"), (0.03, "0.03"), (12.34, "12.3")])

@@ -31,7 +31,7 @@ def _sources(command: Callable[..., None]) -> Callable[..., None]:
 @click.command(short_help="Show what happened: faults, decisions, placements, waits, commits.")
 @click.argument("subject", required=False, type=click.Choice(_SUBJECTS), metavar="[job|node|chip|pool|user]")
 @click.argument("name", required=False, shell_complete=complete_row)
-@click.option("--since", metavar="TIME", help=f"{_TIMES} Default: 24h.")
+@click.option("--since", metavar="TIME", help=f"{_TIMES} Default: 24h before the end.")
 @click.option("--until", metavar="TIME", help="Likewise. Default: now.")
 @click.option("--limit", type=WholeNumber(1, 10_000), default=500, show_default=True, help="The newest so many.")
 @click.option("--audit", is_flag=True, help="Who asked for what, by which commit; with the hashes of the chain.")
@@ -56,7 +56,8 @@ def history(
     if verify or head:
         _verify(head or "", output, sources)
         return
-    begin, end = moment(since or "24h", "--since"), moment(until, "--until")
+    end = moment(until, "--until")
+    begin = moment(since, "--since") if since else (end or time.time()) - _DAY
     asked = {"subject": subject or "", "name": name or "", "limit": str(limit), "audit": "1" if audit else ""}
     answer = ask("records", {key: value for key, value in asked.items() if value} | asked_times(begin, end), **sources)
     rows = answer.body.get("records") or []
@@ -103,8 +104,9 @@ def _verify(head: str, output: str, sources: Mapping[str, Any]) -> None:
 
 def _asked_time(since: str | None, until: str | None) -> str:
     """The time that was asked for, in the user's words."""
-    begin = f"since {since}" if since else "in the last 24h (--since 7d looks further)"
-    return f"{begin}, until {until}" if until else begin
+    if since:
+        return f"since {since}, until {until}" if until else f"since {since}"
+    return f"in the 24h until {until}" if until else "in the last 24h (--since 7d looks further)"
 
 
 def _show(rows: Sequence[Mapping[str, Any]], nothing: str, *, wide: bool) -> None:
@@ -168,6 +170,8 @@ def when(text: str) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(parse_rfc3339(text)))
 
 
+_DATES: Final = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
+"""Days and times as people write them; the last two as the table of the history shows them."""
 _WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
 
@@ -197,20 +201,22 @@ def moment(text: str | None, option: str) -> float | None:
     here = time.localtime(now)
     if (days := _days_ago(text.casefold(), here.tm_wday)) is not None:
         return time.mktime((here.tm_year, here.tm_mon, here.tm_mday - days, 0, 0, 0, 0, 0, -1))
-    for form in ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M"):
+    for form in _DATES:
         try:
             return time.mktime(time.strptime(text, form))
         except (ValueError, OverflowError):
             continue
-    try:
-        clock = time.strptime(text, "%H:%M")
-    except ValueError:
+    for form in ("%H:%M", "%H:%M:%S"):
         try:
-            return parse_rfc3339(text) if "T" in text else now - parse_duration(_days(text))
-        except (ValueError, OverflowError) as error:
-            raise InputError(f"{text[:40]!r} is no time of the past", where=option, hint=_TIMES) from error
-    today = time.mktime((*here[:3], clock.tm_hour, clock.tm_min, 0, 0, 0, -1))
-    return today if today <= now else today - _DAY
+            clock = time.strptime(text, form)
+        except ValueError:
+            continue
+        today = time.mktime((*here[:3], clock.tm_hour, clock.tm_min, clock.tm_sec, 0, 0, -1))
+        return today if today <= now else today - _DAY
+    try:
+        return parse_rfc3339(text) if "T" in text else now - parse_duration(_days(text))
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"{text[:40]!r} is no time of the past", where=option, hint=_TIMES) from error
 
 
 def _days(text: str) -> str:

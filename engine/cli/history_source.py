@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from belay.engine.cli.server_client import SERVER, NoServer, ask_server, server_address
-from belay.engine.errors import BelayError
+from belay.engine.errors import BelayError, InputError
 from belay.engine.model.times import rfc3339
 
 if TYPE_CHECKING:
@@ -51,9 +51,12 @@ def ask(
 
 def _of_database(word: str, values: Mapping[str, str], url: str) -> dict[str, Any]:
     from belay.engine.serve.records.questions import QUESTIONS
-    from belay.engine.serve.records.store import RecordStore
+    from belay.engine.serve.records.store import RecordStore, missing_file
 
-    store = RecordStore(url)
+    store = RecordStore(url, asked_by="--database")
+    if file := missing_file(url):
+        # SQLite would make an empty one, and say that it has no tables
+        raise InputError(f"{file} does not exist", where="--database")
     try:
         return QUESTIONS[word](store, values, round(time.time() * 1000))
     finally:

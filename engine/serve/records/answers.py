@@ -52,8 +52,11 @@ def query_of(values: Mapping[str, str]) -> HistoryQuery:
     number = chip.rpartition("-")[2]
     if subject == "chip" and not (node and number.isascii() and number.isdecimal()):
         raise InputError(f"{name[:80]!r} is not a chip", hint="Write NODE/NUMBER, such as node-1/3.")
+    since, until = time_of(values, "since", 0), time_of(values, "until", 2**62)
+    if since > until:
+        raise InputError("the time ends before it begins", where="since, until")
     return HistoryQuery(
-        subject=subject, name=name, since=time_of(values, "since", 0), until=time_of(values, "until", 2**62),
+        subject=subject, name=name, since=since, until=until,
         audit=values.get("audit", "") in ("1", "true"), limit=_limit(values.get("limit", "")),
     )  # fmt: skip
 

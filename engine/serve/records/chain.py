@@ -96,7 +96,7 @@ def verify(connection: Connection, expected: ChainHead | None = None) -> Verdict
             checkpoints.add(ChainHead(int(found[1]), found[2]))
 
     if not broken and begins_after.number and begins_after not in checkpoints:
-        broken = f"records 1 to {begins_after.number} are missing, and no record says that they were removed"
+        broken = f"{_missing(1, begins_after.number)}, and no record says that the history's bounds removed any"
     # what was removed since, by the history's own bounds, cannot be looked for any more
     if not broken and not noted and expected is not None and expected.number > begins_after.number:
         broken = f"the noted record {expected.number} is missing or has another hash"
@@ -107,13 +107,16 @@ def _wrong(row: Mapping[Any, Any], before: ChainHead) -> str:
     """What is wrong with a row that must follow another one; empty if nothing is."""
     number = int(row["number"])
     if number != before.number + 1:
-        missing = f"{before.number + 1} to {number - 1}" if number > before.number + 2 else f"{before.number + 1}"
-        return f"record {missing} is missing"
+        return _missing(before.number + 1, number - 1)
     if row["previous"] != before.hash:
         return f"record {number} does not continue record {before.number}: one of them is not as it was written"
     if row["hash"] != digest(row):
         return f"record {number} was changed: it is not as it was written"
     return ""
+
+
+def _missing(first: int, last: int) -> str:
+    return f"records {first} to {last} are missing" if last > first else f"record {first} is missing"
 
 
 def _rows(connection: Connection) -> Iterable[Mapping[Any, Any]]:

@@ -299,7 +299,8 @@ def event_records(events: Iterable[SeenEvent], seen: SeenCluster, lasting: Mappi
                 text=f"{event.action} {event.reason}".strip() + f": {event.text}",
                 job=held.job if held else _job_named(event, seen), namespace=event.namespace,
                 queue=held.queue if held else "", person=held.person if held else "",
-                node=node, pool=seen.pools.get(node, ""), cause=cause.text[:2000] if cause else "",
+                node=node, chip=event.chip if event.kind == "Node" else -1, pool=seen.pools.get(node, ""),
+                cause=cause.text[:2000] if cause else "",
                 revision=cause.commit if cause else "", author=cause.author if cause else "",
             )
         )  # fmt: skip

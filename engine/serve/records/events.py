@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from belay.engine.model.causes import Cause
-from belay.engine.model.labels import EVENT_CAUSE
+from belay.engine.model.labels import EVENT_CAUSE, EVENT_CHIPS
 from belay.engine.serve.console.texts import decoded, line, mapping, name
 from belay.engine.serve.records.reading import moment
 from belay.engine.status.events import COMPONENT, SCHEDULED
@@ -22,7 +22,7 @@ EVICT: Final = "EvictPod"
 
 
 class SeenEvent(msgspec.Struct, frozen=True):
-    """One Event. ``kind`` and ``name`` say what it is about, ``cause`` what it was done for."""
+    """One Event. ``kind`` and ``name`` say what it is about, ``cause`` why it was done, ``chips`` to which chips."""
 
     id: str
     at: int
@@ -33,6 +33,13 @@ class SeenEvent(msgspec.Struct, frozen=True):
     name: str
     text: str
     cause: Cause | None = None
+    chips: tuple[str, ...] = ()
+
+    @property
+    def chip(self) -> int:
+        """The number of the only chip that it is about; -1 where it is about several, or none."""
+        number = self.chips[0].rpartition("-")[2] if len(self.chips) == 1 else ""
+        return int(number) if number.isascii() and number.isdecimal() and len(number) < 6 else -1
 
     @property
     def pod(self) -> str:
@@ -49,6 +56,8 @@ def read_event(raw: Mapping[str, Any]) -> SeenEvent | None:
     identity = str(metadata.get("uid") or "") or f"{metadata.get('namespace')}/{metadata.get('name')}"
     if not at:
         return None
+    marks = mapping(metadata.get("annotations"))
+    chips = line(marks.get(EVENT_CHIPS), 4000)
     return SeenEvent(
         id=line(identity, 600),
         at=at,
@@ -58,7 +67,8 @@ def read_event(raw: Mapping[str, Any]) -> SeenEvent | None:
         namespace=name(subject.get("namespace")),
         name=name(subject.get("name")),
         text=line(raw.get("message"), 1000),
-        cause=_cause(mapping(metadata.get("annotations")).get(EVENT_CAUSE)),
+        cause=_cause(marks.get(EVENT_CAUSE)),
+        chips=tuple(chips.split(",")) if chips else (),
     )
 
 

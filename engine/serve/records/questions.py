@@ -45,7 +45,8 @@ def _report(store: RecordStore, values: Mapping[str, str], now: int) -> dict[str
 
 
 def _window(values: Mapping[str, str], now: int) -> Window:
-    begin, end = time_of(values, "since", now - _WEEK_MS), time_of(values, "until", now)
+    end = time_of(values, "until", now)
+    begin = time_of(values, "since", end - _WEEK_MS)
     if begin >= end:
         raise InputError("the time ends before it begins", where="since, until")
     return Window(begin, end, now)

@@ -49,9 +49,9 @@ class HistoryRoutes:
             except TimeoutError:
                 return failure(504, f"no answer within {ANSWER_SECONDS:.0f} s", "Ask for a shorter time.")
             except InputError as error:
-                return failure(400, str(error), error.hint)
+                return failure(400, error.problem, error.hint)
             except HistoryUnavailable as error:
-                return failure(503, str(error), error.hint or "The last hour is still in the cluster itself.")
+                return failure(503, error.problem, error.hint or "The last hour is still in the cluster itself.")
             return await answer(request, body, self._packed)
 
         return handle

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Connection, Engine, create_engine, delete, event, func, insert, select, update
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from belay.engine.errors import BelayError, InputError, bounded
@@ -55,8 +55,8 @@ class HistoryBounds(msgspec.Struct, frozen=True):
 class RecordStore:
     """One database. Blocking; used from one thread at a time for writing, from any for reading."""
 
-    def __init__(self, url: str) -> None:
-        self._engine = _engine(url)
+    def __init__(self, url: str, *, asked_by: str = "BELAY_HISTORY_URL") -> None:
+        self._engine = _engine(url, asked_by)
         self.place = _shown(self._engine.url)
 
     @property
@@ -88,7 +88,8 @@ class RecordStore:
         try:
             yield
         except SQLAlchemyError as error:
-            cause = error.orig if isinstance(error, DatabaseError) else error
+            # without the class's name and the address of an explanation, which SQLAlchemy's own text has
+            cause = getattr(error, "orig", None) or error
             raise HistoryUnavailable(bounded(f"{self.place}: {cause}", 300)) from error
 
     # its form
@@ -213,6 +214,13 @@ def set_aside(url: str) -> Path | None:
     return None
 
 
+def missing_file(url: str) -> Path | None:
+    """The file of a SQLite database that is not there; None for any other database."""
+    parts = make_url(url)
+    file = Path(parts.database or "")
+    return file if parts.drivername.startswith("sqlite") and parts.database and not file.exists() else None
+
+
 def is_damaged(url: str) -> bool:
     """Whether a database is a SQLite file that is damaged, as SQLite itself judges."""
     parts = make_url(url)
@@ -227,7 +235,7 @@ def is_damaged(url: str) -> bool:
         return True
 
 
-def _engine(url: str) -> Engine:
+def _engine(url: str, asked_by: str) -> Engine:
     try:
         parts = make_url(url)
         if parts.drivername in ("postgres", "postgresql"):
@@ -239,7 +247,7 @@ def _engine(url: str) -> Engine:
         return create_engine(parts, pool_size=4, max_overflow=4, pool_pre_ping=True, connect_args={"timeout": 10})
     except (SQLAlchemyError, ImportError, ValueError) as error:
         hint = "Write postgresql://USER:PASSWORD@HOST:5432/DATABASE, or sqlite:////FOLDER/history.db."
-        raise InputError("is not the URL of a database", where="BELAY_HISTORY_URL", hint=hint) from error
+        raise InputError("is not the URL of a database", where=asked_by, hint=hint) from error
 
 
 def _sqlite(parts: URL) -> Engine:
@@ -259,7 +267,7 @@ def _shown(url: URL) -> str:
     """The database for messages, without its password."""
     if url.drivername.startswith("sqlite"):
         return url.database or "the history in memory"
-    return url.render_as_string(hide_password=True)
+    return url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
 
 
 def _lease(holder: str, until: int, epoch: int) -> str:
