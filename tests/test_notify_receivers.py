@@ -9,8 +9,10 @@ import email.policy
 import hashlib
 import hmac
 import logging
+import re
 import socket
 import ssl
+import threading
 import urllib.parse
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 import pytest
 
 from belay.engine.documents import Receiver, ReceiverType
+from belay.engine.serve.notify import delivery
 from belay.engine.serve.notify.addresses import AllowedHosts, HostNotAllowed
 from belay.engine.serve.notify.delivery import NetworkDelivery, NotSent
 from belay.engine.serve.notify.messages import Message, MessageItem
@@ -196,6 +199,40 @@ def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
         sender = Sender(tmp_path, http.address, inside.address)
         assert "it answers 307" in sender.send(sender.receiver("Slack", f"http://{http.address}/"))
     assert len(http.taken) == 1 and inside.connections == 0
+
+
+def test_a_connection_that_fails_says_how(tls: tuple[ssl.SSLContext, Path], tmp_path: Path) -> None:
+    with HttpReceiver() as http, socket.create_server(("127.0.0.1", 0)) as free:
+        gone = f"127.0.0.1:{free.getsockname()[1]}"
+        free.close()
+        sender = Sender(tmp_path, gone, http.address)
+        said = sender.send(sender.receiver("Slack", f"http://{gone}/{TOKEN}"))
+        assert said == f"{gone.partition(':')[0]} cannot be reached: Connection refused"
+        # a server that speaks no TLS
+        said = sender.send(sender.receiver("Slack", f"https://{http.address}/{TOKEN}"))
+        assert re.fullmatch(r"127.0.0.1 cannot be reached: TLS fails \([A-Z0-9_]+\)", said)
+        # one whose certificate is of no known authority
+        http.server.socket = tls[0].wrap_socket(http.server.socket, server_side=True)
+        said = sender.send(sender.receiver("Slack", f"https://{http.address}/{TOKEN}"))
+        assert said.startswith("127.0.0.1 has a certificate that is not trusted: unable to get local issuer")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        thread = threading.Thread(target=lambda: silent.accept()[0].close())
+        thread.start()
+        sender = Sender(tmp_path, address)
+        said = sender.send(sender.receiver("Slack", f"http://{address}/{TOKEN}"))
+        thread.join(5)
+        assert said == "127.0.0.1 closed the connection without an answer"
+
+
+def test_a_receiver_that_does_not_answer_is_not_called_unreachable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        sender = Sender(tmp_path, address)
+        assert "does not answer within" in sender.send(sender.receiver("Slack", f"http://{address}/{TOKEN}"))
 
 
 # where messages may go

@@ -99,7 +99,7 @@ class NetworkDelivery:
                 status, wait = response.status, _retry_after(response.headers.get("Retry-After", ""))
         except (aiohttp.ClientError, OSError, ValueError) as error:
             # the text of such an error may hold the whole address, and so the token in it
-            raise NotSent(f"{shown(url)} cannot be reached ({_kind(error)})") from None
+            raise NotSent(f"{shown(url)} {_failure(error)}") from None
         if why := shapes.refusal(receiver.type, status, answer):
             raise NotSent(
                 self._without_secrets(why, url, key, token), retry_after=wait if status in _RETRY_CODES else 0
@@ -132,11 +132,29 @@ class NetworkDelivery:
         return text
 
 
-def _kind(error: Exception) -> str:
+def _failure(error: Exception) -> str:
+    """What a connection failed by, in words of our own."""
     cause = error.__cause__ or error.__context__
     if isinstance(cause, HostNotAllowed):
-        return cause.message
-    return type(error).__name__
+        return f"cannot be reached ({cause.message})"
+    match error:
+        case TimeoutError():
+            return f"does not answer within {SECONDS:.0f} s"
+        case aiohttp.ClientConnectorCertificateError():
+            why = getattr(error.certificate_error, "verify_message", "") or "its name is another"
+            return f"has a certificate that is not trusted: {why}"
+        case aiohttp.ClientConnectorSSLError():
+            return f"cannot be reached: TLS fails ({getattr(error.os_error, 'reason', None) or 'without a reason'})"
+        case aiohttp.ClientConnectorDNSError():
+            return "cannot be reached: there is no address of this name"
+        case aiohttp.ClientConnectorError() if error.os_error.errno:
+            return f"cannot be reached: {os.strerror(error.os_error.errno)}"
+        case aiohttp.ClientConnectorError():
+            return "cannot be reached"
+        case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError():
+            return "closed the connection without an answer"
+        case _:
+            return f"cannot be reached ({type(error).__name__})"
 
 
 def _retry_after(text: str) -> int:
