@@ -426,6 +426,26 @@ def test_the_forge_is_that_of_the_remotes_host_or_of_the_setting(
 
 
 @pytest.mark.parametrize(
+    ("url", "project"),
+    [
+        ("https://git.example.org/git/ops/state.git", "ops/state"),
+        ("git@git.example.org:ops/state.git", "ops/state"),
+        ("git@git.example.org:git/state.git", "git/state"),
+    ],
+)
+def test_a_forge_below_a_path_has_its_projects_and_pages_there(url: str, project: str) -> None:
+    found = remotes.remote_of(url, "gitlab", "https://git.example.org/git/api/v4/")
+    assert (found.project, found.web) == (project, "https://git.example.org/git")
+    elsewhere = remotes.remote_of(url, "gitlab", "https://api.example.org/git/api/v4")
+    assert elsewhere.web == "https://git.example.org", "another host's path says nothing"
+
+
+def test_a_folder_is_no_project_of_a_forge() -> None:
+    with pytest.raises(InputError, match=r"state\.git: the remote's address names no project on GitLab"):
+        remotes.remote_of("/srv/git/state.git", "gitlab", "")
+
+
+@pytest.mark.parametrize(
     ("url", "page"),
     [
         ("git@github.com:ops/state.git", "https://github.com/ops/state/compare/main...belay/a?expand=1"),

@@ -56,18 +56,38 @@ def remote_of(url: str, kind: str, api: str) -> Remote:
     """What the address of a remote says, with the clone's settings ``belay.forge`` and ``belay.forgeApi``.
 
     Raises:
-        InputError: a setting names no forge, or no address of an API that a token may be sent to.
+        InputError: a setting names no forge, or no address of an API that a token may be sent to; or the remote is no
+            project of the forge that a setting names.
     """
     if kind and kind.lower() not in FORGES:
         raise InputError(f"{kind[:80]!r} is no forge that is known", where=f"git config {KIND_SETTING}",
                          hint=f"One of {', '.join(sorted(FORGES))}")  # fmt: skip
     host, web, project = _parts(url)
     forge = FORGES[kind.lower()] if kind else _HOSTS.get(host, "")
+    if forge and not (host and project):
+        raise InputError(f"the remote's address names no project on {forge}", where=url[:200],
+                         hint=f"git remote set-url, or git config --unset {KIND_SETTING}")  # fmt: skip
+    if forge and api and (below := _path_of_forge(api, forge, host)):
+        web += below
+        # by SSH the forge's path is no part of the project's
+        if url.startswith(("https://", "http://")):
+            project = project.removeprefix(f"{below[1:]}/")
     if forge and not api:
         api = _APIS.get(_SAME_HOST.get(host, host), f"{web}{_BELOW[forge]}")
     if forge:
         api = checked_address(api, plain=False, where=f"git config {API_SETTING}", allow=f"set {API_SETTING} to https")
     return Remote(forge, web, project, api if forge else "")
+
+
+def _path_of_forge(api: str, forge: str, host: str) -> str:
+    """The path below which a forge on a host of one's own lies (``/git``), as the address of its API says."""
+    try:
+        parts = urlsplit(api)
+        own = parts.hostname == host
+    except ValueError:
+        return ""
+    path = parts.path.rstrip("/")
+    return path.removesuffix(_BELOW[forge]) if own and path.endswith(_BELOW[forge]) else ""
 
 
 def token(env: Mapping[str, str], forge: str) -> str:
