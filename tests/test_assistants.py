@@ -101,6 +101,7 @@ def test_an_assistant_gets_the_answers_of_the_verbs_with_evidence(tmp_path: Path
     assert answer["answer"] == json.loads(verb.stdout) and len(answer["answer"]) == 2
     assert answer["evidence"]["command"].startswith("belay get -o json")
     assert json.loads(text_of(history))["answer"]["records"][0]["job"] == "default/AscendJob/llm"
+    assert not json.loads(text_of(history))["evidence"]["command"].endswith("--"), "as a person types it"
     assert json.loads(text_of(word))["answer"][0]["wayOut"].startswith("Wait for the next report")
     assert json.loads(text_of(fault))["answer"]["code"] == "80C98001"
     assert json.loads(text_of(queue))["answer"]["queue"] == "default"

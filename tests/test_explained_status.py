@@ -49,6 +49,7 @@ def test_a_queue_says_who_waits_and_what_would_help(tmp_path: Path) -> None:
     assert body["nextSteps"] == ["train/big: ask for 8 chips a pod in 2 pods instead of 1"]
     text = explain(tmp_path, maps, "queue", "default").stdout
     assert text.startswith("queue default: Open, 0 jobs running, 1 job waits\n")
+    assert "Queue" not in text, "what it is declared by is no place"
     assert "\nwhat comes next\n  train/big: ask for 8 chips" in text
     unknown = explain(tmp_path, maps, "queue", "defualt")
     assert unknown.exit_code == 2 and "there is no queue 'defualt'. Did you mean default?" in unknown.output
@@ -117,6 +118,10 @@ def test_a_policy_says_what_it_judges_and_how_to_enforce_it(tmp_path: Path) -> N
     }
     assert body["nextSteps"] == ["to enforce it: belay policy edit training --mode enforce"]
     assert explain(tmp_path, maps, "policy", "training").exit_code == 2
+
+    enforced = {**POLICY, "spec": {**POLICY["spec"], "mode": "enforce"}}
+    (step,) = document(tmp_path, [*maps, enforced], "policy", "training")["nextSteps"]
+    assert "belay policy test FILE --against RECORDINGS" in step, "as the command line takes it"
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,12 @@ def explain_published(kind: str, name: str, inputs: Mapping[str, Any]) -> tuple[
     policies = [one for one in items if one.get("kind") == "FaultPolicy"]
     body = _BY_KIND[kind](name, found, policies)
     body |= _last_change(kind, body, items)
+    if kind == "policy" and not body["nextSteps"]:
+        file = str(body.get("declared") or "FILE").partition(":")[0]
+        body["nextSteps"] = [
+            f"to try a change of it on what happened: belay policy test {file} --against RECORDINGS "
+            "(docs/guides/fault-policy.md)"
+        ]
     if found.published.no_pass:
         body["noPass"] = found.published.no_pass
     return body, now
@@ -202,7 +208,7 @@ def _policy(name: str, found: PublishedCluster, policies: Sequence[Json]) -> dic
         "faults": [_kept(one, ("node", "chip", "code", "level", "action", "since")) for one in judged[:_MOST]],
         "inShadow": [_kept(one, ("action", "what", "node", "budget")) for one in shadow[:_MOST]],
         "findings": [_kept(one, ("severity", "file", "line", "message")) for one in findings[:_MOST]],
-        "nextSteps": _distinct(steps) or [f"to try a change of it on what happened: belay policy test {own}.yaml"],
+        "nextSteps": _distinct(steps),
     }
 
 

@@ -88,7 +88,7 @@ class McpAnswers:
                 command.append(name)
             elif value:
                 command.append(f"{name}={value}")
-        return [*command, "--", *words]
+        return [*command, "--", *words] if words else command
 
 
 def _inputs_of(verb: str, words: Sequence[str]) -> tuple[str, ...]:

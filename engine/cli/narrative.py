@@ -82,7 +82,12 @@ def _sentence(kind: str, body: Body) -> tuple[str, tuple[str, ...]]:
     if kind in _SENTENCES:
         return _SENTENCES[kind](body)
     if "summary" in body:
-        return f"{kind} {body[kind]}: {body['summary']}", (kind, "summary")
+        # of a queue the field names a kind, not a place: where that stands is said beside it
+        return f"{kind} {body[kind]}: {body['summary']}", (
+            kind,
+            "summary",
+            *(["declaredBy"] if kind == "queue" else []),
+        )
     return f"{kind} {body.get(kind) or ''}".strip(), (kind,)
 
 
