@@ -7,22 +7,26 @@ from typing import Any
 
 from belay.engine.documents import Desired
 from belay.engine.model.cluster import Observed
+from belay.engine.model.diagnostics import ObjectKey
 from belay.engine.model.plan import Plan
 from belay.engine.model.plan_cache import PlanCache
 from belay.engine.plan import clock_skew, explain, grouping, placement, views
 from belay.engine.plan.draft import Draft, Memory
 from belay.engine.plan.facts import Facts
 from belay.engine.plan.health import reset, states
+from belay.engine.plan.health.assessment import Health
 from belay.engine.plan.jobs import expand
+from belay.engine.plan.node_view import PassNodes
 from belay.engine.plan.queue import enqueue
 from belay.engine.plan.recover import evictions
+from belay.engine.plan.recover.outcome import RecoveryOutcome
 from belay.engine.plan.safety import deferral
 from belay.engine.plan.scope import Scope
 from belay.engine.plan.sync import objects
 
 
 class _Field:
-    """A field of the pass's facts or draft as one of the pass itself."""
+    """A field of the pass's facts or draft, or of an earlier result, as one of the pass itself."""
 
     def __init__(self, part: str) -> None:
         self._part = part
@@ -34,20 +38,29 @@ class _Field:
         return getattr(getattr(steps, self._part), self._name)
 
     def __set__(self, steps: Any, value: Any) -> None:
-        if self._part == "facts":
-            steps.facts = replace(steps.facts, **{self._name: value})
+        part = getattr(steps, self._part)
+        if self._part == "draft":
+            setattr(part, self._name, value)
         else:
-            setattr(steps.draft, self._name, value)
+            setattr(steps, self._part, replace(part, **{self._name: value}))
 
 
-class Steps(Scope):
+class Steps:
     """The state of one pass; ``run`` takes the names of steps, in their order."""
 
     def __init__(
         self, desired: Desired, observed: Observed, now: float, shard: str = "main", cache: PlanCache | None = None
     ) -> None:
-        facts = Facts(desired, observed, now, shard, cache=cache if cache is not None else PlanCache())
-        super().__init__(facts, Draft(Memory.of(observed.history)))
+        self.facts = Facts(desired, observed, now, shard, cache=cache if cache is not None else PlanCache())
+        self.draft = Draft(Memory.of(observed.history))
+        self.nodes = PassNodes()
+        self.gangs = grouping.PassGangs()
+        self.undeclared: set[ObjectKey] = set()
+        self.health = Health()
+        self.recovery = RecoveryOutcome()
+        self.queue: list[str] = []
+        self.scores: dict[str, dict[str, float]] = {}
+        self.admission = deferral.Admitted((), None)
 
     def run(self, *names: str) -> Steps:
         """Run these steps; returns itself."""
@@ -57,48 +70,61 @@ class Steps(Scope):
 
     def document(self) -> Plan:
         """The plan of the steps run so far."""
-        return explain.document(self)
+        found = explain.Findings(
+            self.health, self.health.chips, self.scores,
+            budgets=self.admission.budgets, held_prune=self.admission.held_prune,
+        )  # fmt: skip
+        return explain.document(self.facts, self.draft, self.nodes, found)
+
+    @property
+    def scope(self) -> Scope:
+        """What placement works on after these steps."""
+        return Scope(
+            self.facts, self.draft, self.nodes, self.gangs, self.queue, self.health.rules, self.recovery,
+            scores=self.scores,
+        )  # fmt: skip
 
     def _clock_skew(self) -> None:
-        clock_skew.run(self.facts, self.draft)
+        clock_skew.correct_times(self.facts, self.draft)
 
     def _views(self) -> None:
-        views.run(self)
+        self.nodes = views.derive_views(self.facts, self.draft)
 
     def _grouping(self) -> None:
-        grouping.run(self)
+        self.gangs = grouping.group_pods(self.facts)
 
     def _sync(self) -> None:
-        objects.run(self)
+        self.undeclared = objects.sync_objects(self.facts, self.draft, self.gangs)
 
     def _health(self) -> None:
-        states.run(self)
+        self.health = states.assess_nodes(self.facts, self.draft, self.nodes, self.gangs)
 
     def _recover(self) -> None:
-        evictions.run(self)
+        self.recovery = evictions.evict_hit_pods(self.facts, self.draft, self.nodes, self.gangs, self.health)
 
     def _expand(self) -> None:
-        expand.run(self)
+        expand.expand_jobs(self.facts, self.draft, self.nodes, self.gangs, self.undeclared)
 
     def _queue(self) -> None:
-        enqueue.run(self)
+        self.queue = enqueue.enqueue_gangs(self.facts, self.draft, self.nodes, self.gangs)
 
     def _placement(self) -> None:
-        placement.run(self)
+        self.scores = placement.place_gangs(self.scope)
 
     def _reset(self) -> None:
-        reset.run(self)
+        reset.order_resets(self.facts, self.draft, self.nodes, self.health)
 
     def _safety(self) -> None:
-        deferral.run(self)
+        self.admission = deferral.defer_disruption(self.facts, self.draft, self.nodes, self.gangs)
 
     def _explain(self) -> None:
-        explain.run(self)
+        plan = self.document()
+        self.pending, self.diagnostics, self.scores = list(plan.pending), list(plan.diagnostics), dict(plan.scores)
 
     desired = _Field("facts")
+    observed = _Field("facts")
     cache = _Field("facts")
     now = _Field("facts")
-    observed = _Field("facts")
     memory = _Field("draft")
     actions = _Field("draft")
     deferred = _Field("draft")
@@ -107,3 +133,12 @@ class Steps(Scope):
     evicting = _Field("draft")
     reschedules = _Field("draft")
     displaced = _Field("draft")
+    chips = _Field("health")
+    planes = _Field("health")
+    switches = _Field("health")
+    blamed = _Field("health")
+    repeat_offenders = _Field("health")
+    budgets = _Field("admission")
+    refused = _Field("recovery")
+    penalty = _Field("recovery")
+    choices = _Field("recovery")

@@ -12,7 +12,7 @@ from belay.engine.model.cluster import Observed, Pod, Taint
 from belay.engine.plan.place.handler import Refusal
 from belay.engine.plan.place.job import of
 from belay.engine.plan.place.state import Assignment, PlacementState
-from belay.engine.plan.scope import NodeRefusal
+from belay.engine.plan.recover.outcome import NodeRefusal
 from belay.engine.plan.views import init_params
 from tests import worlds
 from tests.placing import POLICY, bindings, busy, edited, nodes_of, scope_of
@@ -111,7 +111,7 @@ def test_a_node_whose_better_chips_are_taken_ranks_behind_its_equal() -> None:
     waiting = edited(worlds.pod("p", count=1, annotations=dict(A2)), gates=("example.org/hold",))
     held = [busy("n0", [3]), busy("n0", [0, 1, 2, 5, 6, 7]), busy("n1", range(7))]
     scope = scope_of(worlds.world(2, pods=[*held, waiting]))
-    state = PlacementState(scope, init_params(scope.desired, scope.observed))
+    state = PlacementState(scope.scope, init_params(scope.desired, scope.observed))
     state.views.change("n0", repeat_offenders=1 << 3)
     job = of(scope.gangs["train/Pod/p"], scope.desired, scope.observed, state.params, scope.cache)
     assert not isinstance(job, Refusal)

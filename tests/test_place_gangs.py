@@ -13,7 +13,7 @@ from belay.engine.model.actions import Preconditions
 from belay.engine.model.cluster import Pod
 from belay.engine.model.diagnostics import Origin
 from belay.engine.model.history import History, JobMemory
-from belay.engine.plan.scope import NodeRefusal
+from belay.engine.plan.recover.outcome import NodeRefusal
 from tests import placing, worlds
 from tests.placing import POLICY, bindings, busy, chips_of, edited, gang, nodes_of, scope_of
 from tests.simworld import INFER

@@ -13,7 +13,6 @@ from belay.engine.model.history import History, JobMemory
 from belay.engine.model.remedies import Remedy, Step
 from belay.engine.plan import plan
 from belay.engine.plan.preempt import what_if
-from belay.engine.plan.safety import deferral
 from tests import placing, worlds
 from tests.placing import GROUP, POLICY, gang, scope_of
 from tests.steps import Steps
@@ -503,7 +502,7 @@ def test_scanning_many_candidates_costs_effort_and_the_next_pass_continues(
     monkeypatch.setattr(what_if, "SCANS_PER_EFFORT", 1)
     assert len(evicted(scope_of(world, desired=allowing()))) < free
     first = scope_of(world, desired=allowing())
-    deferral.run(first)
+    first.run("safety")
     assert 0 < len(evicted(first)) < 3 * 40
     left = [pod for rows, _ in crowd for pod in rows if pod.name not in evicted(first)]
     world = worlds.world(

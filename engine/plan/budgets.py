@@ -13,8 +13,10 @@ from typing import Final, NamedTuple
 from belay.engine.documents import BUDGET_UNITS, ENDED_JOBS, FREED_CHIPS, BudgetLimit
 from belay.engine.model.jobs import INDEPENDENT_KINDS
 from belay.engine.model.plan import BudgetUse
-from belay.engine.plan.node_view import NodeView
-from belay.engine.plan.scope import Scope
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
+from belay.engine.plan.node_view import NodeView, PassNodes
 
 NO_POOL: Final = "none"
 NO_CHIPS: Final[Mapping[str, int]] = MappingProxyType({})
@@ -46,11 +48,11 @@ class BudgetRefusal(NamedTuple):
 class BudgetTracker:
     """What the budgets still allow in this pass; starts from the windows in the memory."""
 
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
+    def __init__(self, facts: Facts, draft: Draft, nodes: PassNodes, gangs: PassGangs) -> None:
+        self._facts, self._draft, self._nodes, self._gangs = facts, draft, nodes, gangs
         self._limits = [
             (f"{item.document.name}#{index}", limit)
-            for item in sorted(scope.facts.desired.budgets, key=lambda item: item.document.name)
+            for item in sorted(facts.desired.budgets, key=lambda item: item.document.name)
             for index, limit in enumerate(item.document.spec.limits)
         ]
         written = {limit.unit for _, limit in self._limits}
@@ -64,7 +66,7 @@ class BudgetTracker:
         refusal = self.refusal(demand)
         if refusal is None:
             for full, _, limit, _, weight in self._counting(demand):
-                self._window(full, limit).append((self._scope.facts.now_ms, demand.unit, weight))
+                self._window(full, limit).append((self._facts.now_ms, demand.unit, weight))
         return refusal
 
     def refusal(self, demand: BudgetDemand) -> BudgetRefusal | None:
@@ -119,7 +121,7 @@ class BudgetTracker:
                 own = [index for index, (_, unit, _) in enumerate(rows) if unit == demand.unit]
                 if own:
                     latest = max(own, key=lambda index: rows[index][0])
-                    rows[latest], known = (self._scope.facts.now_ms, demand.unit, rows[latest][2]), True
+                    rows[latest], known = (self._facts.now_ms, demand.unit, rows[latest][2]), True
         return None if known else self.take(demand)
 
     def room(self, demand: BudgetDemand) -> int:
@@ -132,7 +134,7 @@ class BudgetTracker:
     def spent(self) -> dict[str, tuple[tuple[int, str, int], ...]]:
         """The windows for the memory: entries that still count; empty windows are left out."""
         for name, limit in self._limits:
-            for full in self._scope.draft.memory.budgets:
+            for full in self._draft.memory.budgets:
                 if full.startswith(f"{name}/{limit.per}/"):
                     self._window(full, limit)
         return {full: tuple(entries) for full, entries in sorted(self._spent.items()) if entries}
@@ -141,7 +143,7 @@ class BudgetTracker:
         """What was spent of each limit, in the scopes where its window holds anything; sorted."""
         rows: list[BudgetUse] = []
         for name, limit in self._limits:
-            for full in sorted({*self._spent, *self._scope.facts.observed.reserved}):
+            for full in sorted({*self._spent, *self._facts.observed.reserved}):
                 if not full.startswith(f"{name}/{limit.per}/"):
                     continue
                 key = full.removeprefix(f"{name}/{limit.per}/")
@@ -187,31 +189,31 @@ class BudgetTracker:
 
     def _window(self, full: str, limit: BudgetLimit) -> list[tuple[int, str, int]]:
         if full not in self._spent:
-            oldest = self._scope.facts.now_ms - limit.window * 1000
-            self._spent[full] = [row for row in self._scope.draft.memory.budgets.get(full, ()) if row[0] > oldest]
+            oldest = self._facts.now_ms - limit.window * 1000
+            self._spent[full] = [row for row in self._draft.memory.budgets.get(full, ()) if row[0] > oldest]
         return self._spent[full]
 
     def _all(self, full: str, limit: BudgetLimit) -> list[tuple[int, str, int]]:
         """All entries that count: this shard's window, other shards' reservations, own ones that the memory lost."""
         own = self._window(full, limit)
-        reserved = self._scope.facts.observed.reserved.get(full)
+        reserved = self._facts.observed.reserved.get(full)
         if not reserved:
             return own
-        oldest, rows, known = self._scope.facts.now_ms - limit.window * 1000, set(own), {unit for _, unit, _ in own}
-        newest = self._scope.facts.now_ms + limit.window * 1000  # later ones come from a wrong clock and must expire
+        oldest, rows, known = self._facts.now_ms - limit.window * 1000, set(own), {unit for _, unit, _ in own}
+        newest = self._facts.now_ms + limit.window * 1000  # later ones come from a wrong clock and must expire
         others = [
             (at, unit, count)
             for at, unit, count, shard in reserved
             if oldest < at < newest
             and (at, unit, count) not in rows
-            and (shard != self._scope.facts.shard or unit not in known)
+            and (shard != self._facts.shard or unit not in known)
         ]
         return [*own, *others]
 
     def _keys(self, per: str, nodes: tuple[str, ...]) -> list[str]:
         if per == "cluster" or not nodes:
             return ["cluster"]
-        return sorted({scope_key(per, node, self._scope.nodes.get(node)) for node in nodes})
+        return sorted({scope_key(per, node, self._nodes.get(node)) for node in nodes})
 
     def _total(self, kind: str, per: str, key: str) -> int:
         """How many of the limited things exist within a scope."""
@@ -222,10 +224,10 @@ class BudgetTracker:
 
     def _count(self, kind: str, per: str, key: str) -> int:
         if kind == "DeleteObject":
-            return len(self._scope.facts.observed.inventory or ())
+            return len(self._facts.observed.inventory or ())
         if kind in ("EvictPod", "jobs"):
             return len(self._workloads(per).get((per, key), ()))
-        views = [v for n, v in self._scope.nodes.items() if per == "cluster" or scope_key(per, n, v) == key]
+        views = [v for n, v in self._nodes.items() if per == "cluster" or scope_key(per, n, v) == key]
         if kind == "IsolateNode":
             return len(views)
         if kind == "ResetChips":
@@ -237,11 +239,11 @@ class BudgetTracker:
         if self._units is None:
             self._units = {}
         if not any(kind == per for kind, _ in self._units):
-            for pod in self._scope.facts.observed.pods.values():
+            for pod in self._facts.observed.pods.values():
                 if pod.holds_chips:
-                    view = self._scope.nodes.get(pod.node)
+                    view = self._nodes.get(pod.node)
                     key = "cluster" if per == "cluster" else scope_key(per, pod.node, view)
-                    self._units.setdefault((per, key), set()).add(unit_of(self._scope, pod.key))
+                    self._units.setdefault((per, key), set()).add(unit_of(self._gangs, pod.key))
         return self._units
 
 
@@ -255,9 +257,9 @@ def scope_key(per: str, node: str, view: NodeView | None) -> str:
     return f"pool-{pool}" if per == "superPod" else pool
 
 
-def unit_of(scope: Scope, pod: str) -> str:
+def unit_of(gangs: PassGangs, pod: str) -> str:
     """The budget unit of a pod whose job is evicted as a whole: its gang, or the pod when it serves independently."""
-    gang = scope.gangs.get(scope.gang_of.get(pod, ""))
+    gang = gangs.get(gangs.of_pod.get(pod, ""))
     return pod if gang is None or gang.kind in INDEPENDENT_KINDS else gang.key
 
 

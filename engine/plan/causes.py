@@ -41,18 +41,19 @@ from belay.engine.model.rules import DOCUMENTS, RuleKind, document_and_part, rul
 from belay.engine.model.times import rfc3339
 from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
-from belay.engine.plan.node_view import NodeView
-from belay.engine.plan.scope import Scope
+from belay.engine.plan.node_view import NodeView, PassNodes
+from belay.engine.plan.rules.fault_rules import FaultRules
 from belay.engine.wire.orders import chip_number
 
 GONE: Final = "no longer declared"
 
 
-def run(scope: Scope) -> None:
+def name_causes(facts: Facts, draft: Draft, nodes: PassNodes, rules: FaultRules | None) -> None:
     """Fill in the causes that no pass has named."""
-    scope.draft.actions = [_with_cause(scope, action) for action in scope.draft.actions]
-    scope.draft.deferred = [
-        msgspec.structs.replace(row, action=_with_cause(scope, row.action)) for row in scope.draft.deferred
+    draft.actions = [_with_cause(facts, draft, nodes, rules, action) for action in draft.actions]
+    draft.deferred = [
+        msgspec.structs.replace(row, action=_with_cause(facts, draft, nodes, rules, row.action))
+        for row in draft.deferred
     ]
 
 
@@ -64,21 +65,23 @@ def caused(evidence: Evidence, cause: Cause | None) -> Evidence:
     return msgspec.structs.replace(evidence, cause=cause or msgspec.UNSET)
 
 
-def of_chips(scope: Scope, view: NodeView, chips: Iterable[int]) -> Cause | None:
+def of_chips(
+    facts: Facts, draft: Draft, rules: FaultRules | None, view: NodeView, chips: Iterable[int]
+) -> Cause | None:
     """Why chips of a node are as they are: the rule that decided for each, or the report on it."""
-    return joined(tuple(_of_chip(scope, view, chip) for chip in chips))
+    return joined(tuple(_of_chip(facts, draft, rules, view, chip) for chip in chips))
 
 
-def of_node(scope: Scope, view: NodeView) -> Cause:
+def of_node(facts: Facts, nodes: PassNodes, view: NodeView) -> Cause:
     """Why a node takes no work, or its pods have to go."""
     name = view.node.name
-    isolation = of_isolations(scope).get(name)
+    isolation = of_isolations(facts, nodes).get(name)
     if isolation is not None:
         return isolation
     if view.node.maintenance or view.node.departure is not None:
         detail = view.node.maintenance or (view.node.departure.text if view.node.departure is not None else "")
         return Cause(kind=CauseKind.CONDITION, subject=f"Node/{name}", detail=detail)
-    hardware = scope.facts.observed.node_reports.get(name)
+    hardware = facts.observed.node_reports.get(name)
     stated = [one for one in view.node.conditions if one.type in view.codes]
     if stated and (hardware is None or not hardware.devices):
         detail = ", ".join(f"{one.type}={one.status}" for one in stated)
@@ -92,16 +95,16 @@ def of_node(scope: Scope, view: NodeView) -> Cause:
     return Cause(kind=CauseKind.CONDITION, subject=f"Node/{name}", detail=str(view.state))
 
 
-def of_isolations(scope: Scope) -> dict[str, Cause]:
+def of_isolations(facts: Facts, nodes: PassNodes) -> dict[str, Cause]:
     """The Isolations in force that take whole nodes out, by node: the first one of each."""
     found: dict[str, Cause] = {}
-    for item in scope.facts.desired.isolations:
+    for item in facts.desired.isolations:
         spec = item.document.spec
-        if spec.until is not None and scope.facts.now >= spec.until:
+        if spec.until is not None and facts.now >= spec.until:
             continue
         for node in spec.nodes:
-            if node in scope.nodes:
-                found.setdefault(node, of_document(scope.facts, item))
+            if node in nodes:
+                found.setdefault(node, of_document(facts, item))
     return found
 
 
@@ -133,27 +136,27 @@ def of_codes(node: str, codes: tuple[str, ...]) -> Cause:
 # documents, reports
 
 
-def _of_chip(scope: Scope, view: NodeView, chip: int) -> Cause:
-    return _of_rule(scope, view, chip, _rule_of(scope.draft, view, chip))
+def _of_chip(facts: Facts, draft: Draft, rules: FaultRules | None, view: NodeView, chip: int) -> Cause:
+    return _of_rule(facts, rules, view, chip, _rule_of(draft, view, chip))
 
 
-def of_hold(scope: Scope, view: NodeView, chip: int, hold: Hold) -> Cause | None:
+def of_hold(facts: Facts, rules: FaultRules | None, view: NodeView, chip: int, hold: Hold) -> Cause | None:
     """The document that holds a chip; None where none does, or it is not there any more."""
     rule = hold.policy or hold.rule
-    cause = _of_rule(scope, view, chip, rule) if rule_kind(rule) in DOCUMENTS else None
+    cause = _of_rule(facts, rules, view, chip, rule) if rule_kind(rule) in DOCUMENTS else None
     return cause if cause is not None and cause.kind is CauseKind.DOCUMENT else None
 
 
-def _of_rule(scope: Scope, view: NodeView, chip: int, rule: str) -> Cause:
+def _of_rule(facts: Facts, rules: FaultRules | None, view: NodeView, chip: int, rule: str) -> Cause:
     name, codes = view.node.name, view.chip_codes.get(chip, ())
-    for item in scope.facts.desired.isolations:
+    for item in facts.desired.isolations:
         if rule == RuleKind.ISOLATION.named(item.document.name):
-            return of_document(scope.facts, item)
+            return of_document(facts, item)
 
     document, part = document_and_part(rule)
-    origin = scope.fault_rules.origin(rule) if scope.fault_rules is not None else None
+    origin = rules.origin(rule) if rules is not None else None
     if origin is not None:
-        return _document(scope.facts, document, origin, ", ".join(codes), rule=part)
+        return _document(facts, document, origin, ", ".join(codes), rule=part)
     kind = rule_kind(rule)
     if kind in (RuleKind.MANUAL_LIST, RuleKind.MANUAL_KEY):
         subject = document if kind is RuleKind.MANUAL_LIST else f"ConfigMap/{_device_report(name)}"
@@ -201,41 +204,47 @@ def _device_report(node: str) -> str:
 # what actions say themselves
 
 
-def _with_cause(scope: Scope, action: AnyAction) -> AnyAction:
+def _with_cause(facts: Facts, draft: Draft, nodes: PassNodes, rules: FaultRules | None, action: AnyAction) -> AnyAction:
     if isinstance(action.evidence.cause, Cause):
         return action
-    return msgspec.structs.replace(action, evidence=caused(action.evidence, _cause_of(scope, action)))
+    return msgspec.structs.replace(
+        action, evidence=caused(action.evidence, _cause_of(facts, draft, nodes, rules, action))
+    )
 
 
-def _cause_of(scope: Scope, action: AnyAction) -> Cause:
+def _cause_of(facts: Facts, draft: Draft, nodes: PassNodes, rules: FaultRules | None, action: AnyAction) -> Cause:
     """The cause that an action's kind and evidence show."""
     evidence = action.evidence
     if isinstance(action, DeleteObject) and action.reason == ActionReason.PRUNED:
-        return _gone(scope.facts, _subject(action.object_kind, action.namespace, action.name))
+        return _gone(facts, _subject(action.object_kind, action.namespace, action.name))
     if isinstance(action, ReleaseChip | ReleaseNode):
-        return _of_release(scope, action)
+        return _of_release(facts, nodes, action)
     if isinstance(action, ResetChips | IsolateChip):
-        view = scope.nodes.get(action.node)
-        found = of_chips(scope, view, [chip_number(one) for one in action.chips]) if view is not None else None
+        view = nodes.get(action.node)
+        found = (
+            of_chips(facts, draft, rules, view, [chip_number(one) for one in action.chips])
+            if view is not None
+            else None
+        )
         return _report(_device_report(action.node), ("clean",)) if found is None else found
     if isinstance(action, IsolateNode):
-        view = scope.nodes.get(action.node)
-        return of_missing_node(action.node) if view is None else of_node(scope, view)
+        view = nodes.get(action.node)
+        return of_missing_node(action.node) if view is None else of_node(facts, nodes, view)
     if isinstance(action, PartitionChip):
-        return _of_partition(scope.facts, action)
+        return _of_partition(facts, action)
     if evidence.file:
-        return _declared(scope.facts, action, evidence)
+        return _declared(facts, action, evidence)
     return Cause(kind=CauseKind.OBJECT, subject=_object_of(action), rule=evidence.rule)
 
 
-def _of_release(scope: Scope, action: ReleaseChip | ReleaseNode) -> Cause:
+def _of_release(facts: Facts, nodes: PassNodes, action: ReleaseChip | ReleaseNode) -> Cause:
     """What ended: the Isolations that held before, a policy that judged what is still reported, else the faults in the
     reports.
     """
-    ended = joined(tuple(_ended(scope.facts, rule) for rule in _isolated_by(scope.facts, action)))
+    ended = joined(tuple(_ended(facts, rule) for rule in _isolated_by(facts, action)))
     if ended is not None:
         return ended
-    judged = joined(_judged_otherwise(scope, action)) if isinstance(action, ReleaseChip) else None
+    judged = joined(_judged_otherwise(facts, nodes, action)) if isinstance(action, ReleaseChip) else None
     if judged is not None:
         return judged
     device = _report(_device_report(action.node), ("clean",))
@@ -257,13 +266,13 @@ def _isolated_by(facts: Facts, action: ReleaseChip | ReleaseNode) -> tuple[str, 
     return tuple(dict.fromkeys(rule for rule in rules if rule_kind(rule) is RuleKind.ISOLATION))
 
 
-def _judged_otherwise(scope: Scope, action: ReleaseChip) -> tuple[Cause, ...]:
+def _judged_otherwise(facts: Facts, nodes: PassNodes, action: ReleaseChip) -> tuple[Cause, ...]:
     """The policies that changed: the report still has the faults for which the chips were isolated.
 
     It is the policy that judged before, changed or gone, else the one that judges now.
     """
-    view = scope.nodes.get(action.node)
-    before = scope.facts.observed.history.nodes.get(action.node, NodeMemory()).chips
+    view = nodes.get(action.node)
+    before = facts.observed.history.nodes.get(action.node, NodeMemory()).chips
     found: list[Cause] = []
     if view is None or view.report is None:
         return ()
@@ -274,7 +283,7 @@ def _judged_otherwise(scope: Scope, action: ReleaseChip) -> tuple[Cause, ...]:
         row = before.get(chip)
         for rule in (row.rule if row is not None else "", view.chip_rules.get(chip, "")):
             if rule_kind(rule) is RuleKind.FAULT_POLICY:
-                found.append(_of_policy(scope.facts, view, chip, rule))
+                found.append(_of_policy(facts, view, chip, rule))
                 break
     return tuple(found)
 
@@ -352,5 +361,5 @@ def _subject(kind: str, namespace: str, name: str) -> str:
 
 __all__ = [
     "caused", "of_chips", "of_claim", "of_codes", "of_document", "of_hold", "of_isolations", "of_mark",
-    "of_missing_node", "of_node", "of_pod", "run",
+    "of_missing_node", "of_node", "of_pod", "name_causes",
 ]  # fmt: skip

@@ -25,7 +25,7 @@ _Row = TypeVar("_Row")
 _NEWEST: Final = CacheKey("newest times of job memories", Memo[int], limit=32768)
 
 
-def run(facts: Facts, draft: Draft) -> None:
+def correct_times(facts: Facts, draft: Draft) -> None:
     """Bring times ahead of now back to it; memory without such times stays the same object."""
     clock, memory, newest = _Clock(facts.now_ms), draft.memory, facts.cache[_NEWEST]
     for name, node in memory.nodes.items():
@@ -146,4 +146,4 @@ def _changed(before: Mapping[_Row, object], after: dict[_Row, object]) -> Mappin
     return before if all(after[key] is before[key] for key in before) else after
 
 
-__all__ = ["AHEAD_MS", "run"]
+__all__ = ["AHEAD_MS", "correct_times"]

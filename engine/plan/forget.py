@@ -11,32 +11,32 @@ from typing import Final
 from belay.engine.model.history import ChipMemory
 from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
 from belay.engine.plan.place.gangs import returning
-from belay.engine.plan.scope import Scope
 
 #: How long a deleted node is remembered (30 days): it may register again under its name.
 FORGOTTEN_MS: Final = 30 * 86_400_000
 
 
-def run(scope: Scope) -> None:
+def forget_gone(facts: Facts, draft: Draft, gangs: PassGangs) -> None:
     """Drop the memory of jobs and nodes that no longer exist."""
-    _jobs(scope)
-    _nodes(scope.facts, scope.draft)
+    _jobs(facts, draft, gangs)
+    _nodes(facts, draft)
 
 
-def _jobs(scope: Scope) -> None:
-    away = [key for key in scope.draft.memory.jobs if key not in scope.gangs]
+def _jobs(facts: Facts, draft: Draft, gangs: PassGangs) -> None:
+    away = [key for key in draft.memory.jobs if key not in gangs]
     if not away:
         return
-    live = {(key.kind, key.namespace, key.name) for key in scope.facts.observed.objects}
-    declared = {(key.kind, key.namespace, key.name) for key in scope.facts.desired.manifest_index}
+    live = {(key.kind, key.namespace, key.name) for key in facts.observed.objects}
+    declared = {(key.kind, key.namespace, key.name) for key in facts.desired.manifest_index}
     for key in away:
         namespace, kind, name = key.split("/", 2)
         owner = (kind.partition(".")[0], namespace, name)
         if owner not in live and owner not in declared:
-            del scope.draft.memory.jobs[key]
+            del draft.memory.jobs[key]
         else:
-            returning.record_absence(scope.facts, scope.draft, key)  # declared or live, but without pods
+            returning.record_absence(facts, draft, key)  # declared or live, but without pods
 
 
 def _nodes(facts: Facts, draft: Draft) -> None:

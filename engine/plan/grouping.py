@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from belay.engine.gangs.grouping import grouping
+from belay.engine.model.cluster import Pod
 from belay.engine.model.jobs import Gang
 from belay.engine.model.labels import SHARD_LABEL
 from belay.engine.plan.facts import Facts
-from belay.engine.plan.scope import Scope
 from belay.engine.wire.names import MAIN_SHARD
 
 
-def run(scope: Scope) -> None:
-    """Fills ``scope.gangs``, ``scope.gang_of`` and ``scope.members`` from the pods of the snapshot."""
-    found = grouping(scope.facts.observed, scope.facts.cache)
-    scope.gangs, scope.gang_of, scope.members = dict(found.gangs), dict(found.gang_of), found.members
+class PassGangs(dict[str, Gang]):
+    """The gangs of one pass by key.
+
+    ``of_pod`` is the gang's key by that of a live pod. ``members`` are all pods of each gang, finished ones included,
+    in the order of their keys.
+    """
+
+    __slots__ = ("members", "of_pod")
+
+    def __init__(
+        self,
+        gangs: Mapping[str, Gang] = MappingProxyType({}),
+        of_pod: Mapping[str, str] = MappingProxyType({}),
+        members: Mapping[str, Sequence[Pod]] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(gangs)
+        self.of_pod = of_pod
+        self.members = members
+
+
+def group_pods(facts: Facts) -> PassGangs:
+    """The gangs of the snapshot's pods."""
+    found = grouping(facts.observed, facts.cache)
+    return PassGangs(found.gangs, found.gang_of, found.members)
 
 
 def shard_of(facts: Facts, gang: Gang) -> str:

@@ -78,7 +78,7 @@ class _Places(NamedTuple):
 _PLACES: Final = CacheKey("pools and products of nodes", Slot[_Places])
 
 
-def run(facts: Facts, draft: Draft) -> None:
+def report_memberships(facts: Facts, draft: Draft) -> None:
     """Report what selects or covers nothing, and nodes that the last edits took from their pools; one shard does it for
     all.
     """

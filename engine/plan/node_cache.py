@@ -22,9 +22,8 @@ from belay.engine.model.plan import ChipState, NodeState
 from belay.engine.model.plan_cache import CacheKey, Slot, Table, differing
 from belay.engine.model.states import NodeHealth
 from belay.engine.plan.facts import Facts
-from belay.engine.plan.node_view import FUTURE_TOLERANCE, STALE_AFTER, EarlierAssessment, NodeView
+from belay.engine.plan.node_view import FUTURE_TOLERANCE, STALE_AFTER, EarlierAssessment, NodeView, PassNodes
 from belay.engine.plan.products import chip_name
-from belay.engine.plan.scope import Scope
 
 # read often: members of an enumeration are slow to look up
 _HEALTHY: Final = NodeHealth.HEALTHY
@@ -144,7 +143,11 @@ def _said(agents: Mapping[str, AgentReport], name: str) -> tuple[str, ResetGroup
 
 
 def keep(
-    scope: Scope, assessed: Sequence[str], rows: Mapping[str, Sequence[ChipState]], inspected: AbstractSet[str]
+    facts: Facts,
+    nodes: PassNodes,
+    assessed: Sequence[str],
+    rows: Mapping[str, Sequence[ChipState]],
+    inspected: AbstractSet[str],
 ) -> None:
     """Keep the views of clean nodes.
 
@@ -153,13 +156,13 @@ def keep(
         rows: their rows of the plan's ``chips``.
         inspected: nodes with manual holds or assessed chips, which are not kept.
     """
-    observed = scope.facts.observed
-    rules = _Rules(scope.facts.desired, scope.facts.shard, maintains(scope.facts.desired, observed))
+    observed = facts.observed
+    rules = _Rules(facts.desired, facts.shard, maintains(facts.desired, observed))
     # every pass reports the nodes that several pools select
-    excluded = _excluded(scope.facts) | inspected | scope.contested
-    kept = scope.facts.cache[_VIEWS]
+    excluded = _excluded(facts) | inspected | nodes.contested
+    kept = facts.cache[_VIEWS]
     for name in assessed:
-        view = scope.nodes[name]
+        view = nodes[name]
         report = view.report
         if report is None or not _is_clean(view) or name in excluded:
             continue
@@ -167,7 +170,7 @@ def keep(
         if node_report is not None and node_report.devices:
             continue
         since, until = report.update_time - FUTURE_TOLERANCE, report.update_time + STALE_AFTER
-        if not since <= scope.facts.now <= until:
+        if not since <= facts.now <= until:
             continue
         state = NodeState(name, view.pool, view.state, view.level, tuple(sorted(view.codes)))
         known = msgspec.structs.replace(view, assessed=EarlierAssessment(tuple(rows.get(name, ())), state))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import insort
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -122,14 +123,33 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
 
 
 class PassNodes(dict[str, NodeView]):
-    """The nodes of one pass by name: shared views of the snapshot, overlaid with the changes of this pass."""
+    """The nodes of one pass by name: shared views of the snapshot, overlaid with the changes of this pass.
 
-    __slots__ = ()
+    ``unassessed`` are the sorted names of the nodes that this pass must assess; the results of an earlier pass hold for
+    all others. ``contested`` are the nodes that several pools select.
+    """
+
+    __slots__ = ("contested", "unassessed")
+
+    def __init__(self, views: Iterable[tuple[str, NodeView]] = ()) -> None:
+        super().__init__(views)
+        self.unassessed: list[str] = []
+        self.contested: set[str] = set()
 
     def change(self, name: str, **changes: Any) -> NodeView:
         """Replace fields of a node's view; views read before stay unchanged."""
         view = self[name] = msgspec.structs.replace(self[name], **changes)
         return view
+
+    def reassess(self, name: str) -> None:
+        """Have health assess a node that an earlier pass has assessed; no effect on nodes of other shards."""
+        if name in self and self[name].assessed is not None:
+            self.change(name, assessed=None)
+            insort(self.unassessed, name)
+
+    def unassessed_views(self) -> list[tuple[str, NodeView]]:
+        """The nodes that this pass must assess, with their current views."""
+        return [(name, self[name]) for name in self.unassessed]
 
 
 @lru_cache(maxsize=4096)

@@ -36,47 +36,53 @@ def facts_of(
 
 def decide(facts: Facts) -> Plan:
     """One pass over the facts, all steps."""
-    scope = Scope(facts, Draft(Memory.of(facts.observed.history)))
-    draft = scope.draft
-    clock_skew.run(facts, draft)
-    views.run(scope)
-    memberships.run(facts, draft)
-    grouping.run(scope)
-    objects.run(scope)
-    foreign.run(scope)
-    states.run(scope)
-    in_place_recovery.run(scope)
-    evictions.run(scope)
-    expand.run(scope)
-    layout.run(scope)
-    extended_claims.run(scope)
-    enqueue.run(scope)
-    placement.run(scope)
-    elastic.run(scope)
-    podgroup_status.run(scope)
-    native_group_status.run(scope)
-    queue_status.run(scope)
-    reset.run(scope)
-    refusals.run(scope)
-    deferral.run(scope)
-    orders.run(scope)
-    conditions.run(scope)
-    refusals.run(scope)
-    training_time.run(scope)
-    forget.run(scope)
-    causes.run(scope)
-    explain.run(scope)
-    return explain.document(scope)
+    draft = Draft(Memory.of(facts.observed.history))
+
+    # what the steps share
+    clock_skew.correct_times(facts, draft)
+    nodes = views.derive_views(facts, draft)
+    memberships.report_memberships(facts, draft)
+    gangs = grouping.group_pods(facts)
+
+    # Git, faults, jobs
+    undeclared = objects.sync_objects(facts, draft, gangs)
+    ignored = foreign.find_ignored(facts, draft)
+    health = states.assess_nodes(facts, draft, nodes, gangs)
+    in_place_recovery.heal_in_place(facts, draft, nodes, gangs, health.rules)
+    recovery = evictions.evict_hit_pods(facts, draft, nodes, gangs, health)
+    made_groups = expand.expand_jobs(facts, draft, nodes, gangs, undeclared)
+
+    # placement
+    chips = layout.cut_chips(facts, draft, nodes, gangs, health)
+    extended_claims.create_claims(facts, draft, gangs)
+    queue = enqueue.enqueue_gangs(facts, draft, nodes, gangs)
+    scores = placement.place_gangs(Scope(facts, draft, nodes, gangs, queue, health.rules, recovery, made_groups))
+    elastic.record_sizes(facts, draft, gangs)
+    podgroup_status.write_status(facts, draft, gangs)
+    native_group_status.write_status(facts, draft, gangs)
+    queue_status.write_status(facts, draft, gangs)
+    reset.order_resets(facts, draft, nodes, health)
+
+    # what of it may be done now; these add no disruption
+    refused = refusals.hold_refused(facts, draft)
+    admission = deferral.defer_disruption(facts, draft, nodes, gangs)
+    links = orders.order_links(facts, draft, nodes)
+    conditions.write_conditions(facts, draft, nodes, links, ignored, refused)
+    refused = refusals.hold_refused(facts, draft, refused)
+
+    # memory and words
+    training_time.record_recoveries(facts, draft, nodes, gangs, recovery)
+    forget.forget_gone(facts, draft, gangs)
+    causes.name_causes(facts, draft, nodes, health.rules)
+    found = explain.Findings(health, chips, scores, links, ignored, admission.held_prune, admission.budgets, refused)
+    return explain.document(facts, draft, nodes, found)
 
 
 def assess(facts: Facts) -> HealthOutcome:
     """The steps up to health: what becomes of each chip."""
-    scope = Scope(facts, Draft(Memory.of(facts.observed.history)))
-    clock_skew.run(facts, scope.draft)
-    views.run(scope)
-    memberships.run(facts, scope.draft)
-    grouping.run(scope)
-    objects.run(scope)
-    foreign.run(scope)
-    states.run(scope)
-    return HealthOutcome(scope)
+    draft = Draft(Memory.of(facts.observed.history))
+    clock_skew.correct_times(facts, draft)
+    nodes = views.derive_views(facts, draft)
+    gangs = grouping.group_pods(facts)
+    health = states.assess_nodes(facts, draft, nodes, gangs)
+    return HealthOutcome(nodes, health.rules, draft.memory.frozen())

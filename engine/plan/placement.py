@@ -65,8 +65,12 @@ class PlacementFailure:
     explanation: PendingExplanation | None = None
 
 
-def run(scope: Scope) -> None:
-    """Append BindPod actions, ``pending`` and ``scores`` for the gangs of ``scope.queue``."""
+def place_gangs(scope: Scope) -> dict[str, dict[str, float]]:
+    """Append BindPod actions and ``pending`` for the gangs of ``scope.queue``.
+
+    Returns:
+        The scores of nodes, by placed pod.
+    """
     scope.draft.diagnostics.extend(switch_config.findings(scope.facts.observed, scope.facts.cache))
     for key, text in InitParams.unread(scope.facts.observed.init_params).items():
         where = f"data.{SCHEDULER_KEY}: init-params.{key}"
@@ -74,13 +78,20 @@ def run(scope: Scope) -> None:
             Diagnostic("warning", _CONFIGURED, "", 0, 0, where, text, PassCode.SETTING_IGNORED)
         )
     if not scope.queue:
-        return
+        return scope.scores
+
     state = PlacementState(scope, views.init_params(scope.facts.desired, scope.facts.observed))
-    queues, waiting_pods = enqueue.Queues(scope), enqueue.WaitingPods(scope)
-    what_if = WhatIf(scope, state, queues, lambda gang: _GangPlacement(scope, state, queues, waiting_pods, gang))
+    queues, waiting_pods = (
+        enqueue.Queues(scope.facts, scope.nodes, scope.gangs),
+        enqueue.WaitingPods(scope.facts, scope.draft, scope.gangs),
+    )
+    what_if = WhatIf(scope.gangs, state, queues, lambda gang: _GangPlacement(scope, state, queues, waiting_pods, gang))
     preemption = Preemption(scope, queues, what_if, waiting_pods)
-    repartition, consolidation = Repartition(scope, state, what_if), Consolidation(scope, state, what_if)
-    incomplete = IncompleteGangs(scope, what_if, waiting_pods)
+    repartition, consolidation = (
+        Repartition(scope.facts, scope.draft, scope.nodes, scope.gangs, scope.rules, state, what_if),
+        Consolidation(scope, state, what_if),
+    )
+    incomplete = IncompleteGangs(scope.facts, scope.draft, scope.gangs, what_if, waiting_pods)
     consolidation.withdraw()
 
     def read(part: Gang) -> SchedulerJob | Refusal:
@@ -96,7 +107,7 @@ def run(scope: Scope) -> None:
         return placements
 
     served = preemption.serve_nominated(place)
-    for key in enqueue.turns(scope, queues, [key for key in scope.queue if key not in served]):
+    for key in enqueue.turns(scope.facts, scope.gangs, queues, [key for key in scope.queue if key not in served]):
         for outcome in place(scope.gangs[key]):
             for step in (repartition, consolidation, preemption, incomplete):
                 step.record(outcome)
@@ -105,6 +116,7 @@ def run(scope: Scope) -> None:
     if state.unrecorded:
         text = f"scores of {state.unrecorded} placed pods are not kept, a plan holds at most {MAX_SCORES} of them"
         scope.draft.diagnostics.append(Diagnostic("info", "", "", 0, 0, "scores", text, PassCode.SCORES_LEFT_OUT))
+    return scope.scores
 
 
 class _GangPlacement:
@@ -185,7 +197,9 @@ class _GangPlacement:
         if not placed and self._needed():
             self.scope.draft.actions.extend(self.state.claims.release(self.waiting, self.scope.facts.desired.revision))
         if not placed and self.claimed and self._needed():
-            rollback.run(self.scope, self.gang, self.started, self.waiting)
+            rollback.take_back(
+                self.scope.facts, self.scope.draft, self.scope.gangs, self.gang, self.started, self.waiting
+            )
         if failure is not None:
             self._add_pending(failure, found, over_quota)
         elif over_quota:
@@ -452,4 +466,4 @@ def _required_text(wanted: int, free: int) -> str:
     return f"require npu num is {wanted}, but cluster npu num is {free}"
 
 
-__all__ = ["run"]
+__all__ = ["place_gangs"]

@@ -21,8 +21,8 @@ from belay.engine.model.pod_options import has_handed_over, is_worker, super_pod
 from belay.engine.model.wording import counted
 from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
+from belay.engine.plan.node_view import PassNodes
 from belay.engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS, SERVING
-from belay.engine.plan.scope import Scope
 
 _LEVELS: Final = re.compile(r"level\d+=(\d{1,6})")
 RACK_POLICY: Final = "chip8-node8-ra64-sp"
@@ -107,7 +107,7 @@ def pod_level(gang: Gang) -> bool:
     return options.pod_rescheduling or options.recovers_processes or _never_widens(gang)
 
 
-def choose(scope: Scope, gang: Gang, pods: list[Pod], hit: set[str], *, now: float) -> Victims:
+def choose(draft: Draft, nodes: PassNodes, gang: Gang, pods: list[Pod], hit: set[str], *, now: float) -> Victims:
     """The pods to evict for the hit ones."""
     if gang.kind in INDEPENDENT_KINDS:
         return Victims(frozenset(hit), False, "its replica is recreated elsewhere")
@@ -124,20 +124,27 @@ def choose(scope: Scope, gang: Gang, pods: list[Pod], hit: set[str], *, now: flo
         return hit_only
     if any(p.key in hit and is_master(p) for p in pods):
         return whole_job
-    return _widen(scope, gang, pods, hit, now, hit_only, whole_job)
+    return _widen(draft, nodes, gang, pods, hit, now, hit_only, whole_job)
 
 
 def _widen(
-    scope: Scope, gang: Gang, pods: list[Pod], hit: set[str], now: float, narrow: Victims, whole_job: Victims
+    draft: Draft,
+    nodes: PassNodes,
+    gang: Gang,
+    pods: list[Pod],
+    hit: set[str],
+    now: float,
+    narrow: Victims,
+    whole_job: Victims,
 ) -> Victims:
     """Widen a pod-level reschedule while replacements find no place: first to their block, then to the job."""
     standing = [p for p in pods if not p.finished and p.deleting is None]
     waiting = [p for p in standing if not p.node]
-    if not memory_of(scope.draft, gang).evicted or not waiting or len(waiting) == len(standing):
+    if not memory_of(draft, gang).evicted or not waiting or len(waiting) == len(standing):
         return narrow  # pods that terminate make room by themselves, however long a lost node keeps them
     sessions = now - min(p.created for p in waiting)
     stage = ""
-    for after, name in STAGES[_stages_of(scope, gang, pods)]:
+    for after, name in STAGES[_stages_of(nodes, gang, pods)]:
         if sessions >= after:
             stage = name
     if stage == JOB:
@@ -155,12 +162,12 @@ def _widen(
     return Victims(keys, False, f"the pods of {stage} {', '.join(map(str, sorted(block)))} go")
 
 
-def _stages_of(scope: Scope, gang: Gang, pods: list[Pod]) -> str:
+def _stages_of(nodes: PassNodes, gang: Gang, pods: list[Pod]) -> str:
     """Key of the job's stages in ``STAGES``."""
     on_rack = gang.options.schedule_policy == RACK_POLICY or any(
         view.product is not None and view.product.spec.placement.handler == "rack950"
         for p in pods
-        if (view := scope.nodes.get(p.node)) is not None
+        if (view := nodes.get(p.node)) is not None
     )
     if gang.options.recovers_processes:
         return "process-rack" if on_rack else "process"

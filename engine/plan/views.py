@@ -24,12 +24,13 @@ from belay.engine.model.labels import ASCEND_310, ASCEND_310P, ASCEND_910, NPU
 from belay.engine.model.plan_cache import CacheKey, Memo, PlanCache
 from belay.engine.model.resets import groups, said_by_driver
 from belay.engine.plan import node_cache
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.memberships import PoolSelectors
 from belay.engine.plan.node_cache import ResetGroups
 from belay.engine.plan.node_view import NodeView, PassNodes
 from belay.engine.plan.products import Products, chip_name, contradiction, findings
 from belay.engine.plan.rules.in_force import previous_pools
-from belay.engine.plan.scope import Scope
 from belay.engine.wire import schedulerconf
 from belay.engine.wire.names import DEFAULT_POOL, MAIN_SHARD
 from belay.engine.wire.parts import chip_of
@@ -45,48 +46,44 @@ _NO_HOLDING: Final[Holding] = (0, MappingProxyType({}), MappingProxyType({}))
 _HOLDINGS: Final = CacheKey("what pods of nodes hold", Memo[Holding], limit=32768)
 
 
-def run(scope: Scope) -> None:
-    """Fill ``scope.nodes`` with the nodes of this shard, by name, and ``scope.unassessed``."""
-    scope.nodes = views(scope)
-    scope.draft.diagnostics += findings(scope.facts.desired, {name: scope.nodes[name] for name in scope.unassessed})
-
-
 def init_params(desired: Desired, observed: Observed) -> InitParams:
     """The scheduler's ``init-params`` in force: the cluster's own before the policies'."""
     base, configured = desired.settings.init_params, schedulerconf.CONFIG_MAP in observed.objects
     return InitParams.from_arguments(observed.init_params, base, configured=configured)
 
 
-def views(scope: Scope) -> PassNodes:
-    """One view per node of the shard, in the order of names; ``scope.unassessed`` gets those that are not settled."""
-    observed = scope.facts.observed
-    pools, products, reset_groups = _Pools(scope), Products(scope.facts.desired), _Groups()
-    live = live_pods.by_node(observed, scope.facts.cache)
-    maintain = init_params(scope.facts.desired, observed).self_maintain_available_card
-    known = node_cache.views(scope.facts, live, maintain)
+def derive_views(facts: Facts, draft: Draft) -> PassNodes:
+    """One view per node of the shard, in the order of names."""
+    observed = facts.observed
+    pools, products, reset_groups = _Pools(facts, draft), Products(facts.desired), _Groups()
+    live = live_pods.by_node(observed, facts.cache)
+    maintain = init_params(facts.desired, observed).self_maintain_available_card
+    known = node_cache.views(facts, live, maintain)
     names = sorted(observed.nodes)
     # most are known: their places in the order of names come without a loop
     out = PassNodes(zip(names, cast("Iterable[NodeView]", map(known.get, names)), strict=True))
-    scope.unassessed = []
     for name in sorted(observed.nodes.keys() - known.keys()) if len(known) < len(names) else ():
         node = observed.nodes[name]
         pool = pools.of(node)
-        if (pool.spec.shard if pool else MAIN_SHARD) != scope.facts.shard:
+        if (pool.spec.shard if pool else MAIN_SHARD) != facts.shard:
             del out[name]
             continue
         product = products.of(node, pool)
         report, pods = observed.reports.get(name), live.get(name, ())
         said = node_cache.reset_groups(observed.agents.get(name))
-        view = _view(node, pool, product, report, pods, maintain, reset_groups, said, scope.facts.cache)
+        view = _view(node, pool, product, report, pods, maintain, reset_groups, said, facts.cache)
         chip = chip_name(node, observed.agents.get(name))
-        if differs := contradiction(scope.facts.desired, product, report, chip):
+        if differs := contradiction(facts.desired, product, report, chip):
             view = msgspec.structs.replace(view, contradiction=differs)
         out[name] = view
-        scope.unassessed.append(name)
+        out.unassessed.append(name)
     _claims(observed, out)
-    for name, mask in scope.facts.claims.chips.items():
+    for name, mask in facts.claims.chips.items():
         if name in out and mask & ~out[name].used:
             out.change(name, used=out[name].used | mask & out[name].base)
+
+    out.contested = pools.contested
+    draft.diagnostics += findings(facts.desired, {name: out[name] for name in out.unassessed})
     return out
 
 
@@ -254,9 +251,11 @@ def _of_product(product: Product | None, base: int) -> tuple[int, ...]:
 class _Pools:
     """The pool of a node; two matching pools are an error, and the node stays in its previous one."""
 
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-        self._declared = scope.facts.desired.pools
+    def __init__(self, facts: Facts, draft: Draft) -> None:
+        self._draft = draft
+        #: Names of nodes that several pools select.
+        self.contested: set[str] = set()
+        self._declared = facts.desired.pools
         self._selectors = PoolSelectors([item.document for item in self._declared])
         self._previous: tuple[NodePool, ...] | None = None
 
@@ -270,14 +269,14 @@ class _Pools:
 
     def _keep(self, node: Node, found: tuple[NodePool, ...]) -> NodePool:
         if self._previous is None:
-            self._previous = previous_pools(self._scope.draft.memory.policy_revision)
+            self._previous = previous_pools(self._draft.memory.policy_revision)
         before = {pool.name for pool in self._previous if pool.spec.selector.matches(node.labels)}
         kept = min(found, key=lambda pool: (pool.name not in before, pool.name))
         names = ", ".join(pool.name for pool in found)
         stays = f"it stays in {kept.name}: let only one selector match"
         origin = next(item.origin for item in self._declared if item.document.name == found[-1].name)
-        self._scope.contested.add(node.name)
-        self._scope.draft.diagnostics.append(
+        self.contested.add(node.name)
+        self._draft.diagnostics.append(
             Diagnostic(
                 severity="error",
                 object=f"Node/{node.name}",

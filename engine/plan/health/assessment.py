@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from belay.engine.model.cluster import SwitchReport
 from belay.engine.model.history import ChipMemory
 from belay.engine.model.levels import (
     CHIP_LEVELS,
@@ -13,8 +14,10 @@ from belay.engine.model.levels import (
     rank,
     worst,
 )
+from belay.engine.model.plan import ChipState, PlaneLevels, RepeatOffender
 from belay.engine.model.rules import RuleKind, rule_kind
 from belay.engine.model.states import ChipHealth
+from belay.engine.plan.rules.fault_rules import FaultRules
 from belay.engine.wire import manualinfo
 
 #: Rule of a hold by the key ``ManuallySeparateNPU`` of the report.
@@ -80,6 +83,23 @@ class ChipAssessment:
     def rule_kind(self) -> RuleKind:
         """What kind of rule set the level of the chip plane."""
         return rule_kind(self.rule)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What the health pass found in the whole shard, beside the views of nodes and the draft.
+
+    ``rules`` are the fault policies in force. ``chips`` are the rows of the plan's chips, in the order of nodes.
+    ``blamed`` maps a pod's key to the strategy of relation faults for it (Separate or SubHealth). ``planes`` are the
+    levels of assessed chips, by node. ``switches`` are reports of switches with other levels than the nodes reported.
+    """
+
+    rules: FaultRules | None = None
+    chips: list[ChipState] = field(default_factory=list)
+    blamed: dict[str, str] = field(default_factory=dict)
+    planes: dict[str, dict[int, PlaneLevels]] = field(default_factory=dict)
+    switches: dict[str, SwitchReport] = field(default_factory=dict)
+    repeat_offenders: list[RepeatOffender] = field(default_factory=list)
 
 
 __all__ = ["LIST_RULE", "MANUAL_KEY", "ManualHold", "ChipAssessment"]

@@ -39,10 +39,11 @@ from belay.engine.model.rules import RuleKind
 from belay.engine.plan import restart_scope, roles
 from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
 from belay.engine.plan.health import node_faults
-from belay.engine.plan.health.assessment import ChipAssessment
+from belay.engine.plan.health.assessment import ChipAssessment, Health
 from belay.engine.plan.health.relation_faults import locations, super_pod
-from belay.engine.plan.scope import Scope
+from belay.engine.plan.node_view import PassNodes
 from belay.engine.plan.views import chip_ids
 
 _NO_MEMORY: Final = NodeMemory()
@@ -51,26 +52,28 @@ _MILD: Final = frozenset({NORMAL, NOT_HANDLE, SUB_HEALTH})
 Assessments = Mapping[str, Mapping[int, ChipAssessment]]
 
 
-def attribute_faults(scope: Scope, policy: ManualPolicy | None) -> None:
+def attribute_faults(
+    facts: Facts, draft: Draft, nodes: PassNodes, gangs: PassGangs, policy: ManualPolicy | None
+) -> None:
     """Attribute faults that waited long enough to hardware or software; isolate chips charged too often."""
     charged: dict[tuple[str, int, str], list[int]] = {}
-    for key in sorted(scope.draft.memory.jobs):
-        memory = scope.draft.memory.jobs[key]
+    for key in sorted(draft.memory.jobs):
+        memory = draft.memory.jobs[key]
         if not memory.faults:
             continue
-        if policy is None or not policy.enabled or key not in scope.gangs:
+        if policy is None or not policy.enabled or key not in gangs:
             waiting: tuple[JobFault, ...] = ()
         else:
-            waiting, found = hardware_faults.attribute(memory.faults, scope.facts.now_ms)
+            waiting, found = hardware_faults.attribute(memory.faults, facts.now_ms)
             for fault in found:
                 charged.setdefault((fault.node, fault.chip, fault.code), []).append(fault.at)
         if waiting != memory.faults:
-            scope.draft.memory.jobs[key] = msgspec.structs.replace(memory, faults=waiting)
+            draft.memory.jobs[key] = msgspec.structs.replace(memory, faults=waiting)
     if policy is not None and policy.enabled:
         for (node, chip, code), times in sorted(charged.items()):
-            if node in scope.nodes:
-                _charge(scope.facts, scope.draft, policy, node, chip, code, times)
-    _expire_charges(scope.facts, scope.draft, policy)
+            if node in nodes:
+                _charge(facts, draft, policy, node, chip, code, times)
+    _expire_charges(facts, draft, policy)
 
 
 def _charge(
@@ -109,22 +112,30 @@ def _expire_charges(facts: Facts, draft: Draft, policy: ManualPolicy | None) -> 
             draft.memory.nodes[node] = msgspec.structs.replace(memory, chips=memory.chips | changed)
 
 
-def record_faults(scope: Scope, assessments: Assessments, policy: ManualPolicy | None) -> None:
+def record_faults(
+    facts: Facts,
+    draft: Draft,
+    nodes: PassNodes,
+    gangs: PassGangs,
+    health: Health,
+    assessments: Assessments,
+    policy: ManualPolicy | None,
+) -> None:
     """Queue new faults on chips of jobs for attribution, and update relation faults."""
     if policy is not None and policy.enabled:
-        _enqueue_faults(scope, assessments)
-    _follow_relation_faults(scope)
+        _enqueue_faults(facts, draft, nodes, gangs, assessments)
+    _follow_relation_faults(facts, draft, nodes, gangs, health)
 
 
-def _enqueue_faults(scope: Scope, assessments: Assessments) -> None:
+def _enqueue_faults(facts: Facts, draft: Draft, nodes: PassNodes, gangs: PassGangs, assessments: Assessments) -> None:
     found: dict[str, list[JobFault]] = {}
     for name, by_chip in assessments.items():
-        view = scope.nodes[name]
-        if not node_faults.fresh(view, scope.facts.now) or view.suspended:
+        view = nodes[name]
+        if not node_faults.fresh(view, facts.now) or view.suspended:
             continue
         for chip, assessment in by_chip.items():
-            gang = scope.gang_of.get(view.used_by.get(chip, ""), "")
-            if gang not in scope.gangs:
+            gang = gangs.of_pod.get(view.used_by.get(chip, ""), "")
+            if gang not in gangs:
                 continue  # a chip without a job is not counted
             fresh = [
                 code
@@ -140,42 +151,40 @@ def _enqueue_faults(scope: Scope, assessments: Assessments) -> None:
                 code: msgspec.structs.replace(assessment.memory.codes[code], counted=True) for code in fresh
             }
             assessment.memory = msgspec.structs.replace(assessment.memory, codes=codes)
-            found.setdefault(gang, []).extend(JobFault(scope.facts.now_ms, name, chip, code) for code in fresh)
+            found.setdefault(gang, []).extend(JobFault(facts.now_ms, name, chip, code) for code in fresh)
     for gang, faults in sorted(found.items()):
-        memory = restart_scope.memory_of(scope.draft, scope.gangs[gang])
-        scope.draft.memory.jobs[gang] = msgspec.structs.replace(
-            memory, faults=hardware_faults.enqueue(memory.faults, faults)
-        )
+        memory = restart_scope.memory_of(draft, gangs[gang])
+        draft.memory.jobs[gang] = msgspec.structs.replace(memory, faults=hardware_faults.enqueue(memory.faults, faults))
 
 
-def _follow_relation_faults(scope: Scope) -> None:
+def _follow_relation_faults(facts: Facts, draft: Draft, nodes: PassNodes, gangs: PassGangs, health: Health) -> None:
     """Update the relation faults of every job that has or had a code of the relation table."""
-    there = locations(scope)
-    concerned = {*there, *(key for key, m in scope.draft.memory.jobs.items() if m.related or m.blamed)}
+    there = locations(facts, nodes, gangs)
+    concerned = {*there, *(key for key, m in draft.memory.jobs.items() if m.related or m.blamed)}
     for key in sorted(concerned):
-        gang = scope.gangs.get(key)
+        gang = gangs.get(key)
         if gang is None:
             continue
-        before = restart_scope.memory_of(scope.draft, gang)
-        started = before.observed or scope.facts.now_ms
+        before = restart_scope.memory_of(draft, gang)
+        started = before.observed or facts.now_ms
         related, decided = relations.follow(
             before.related,
             there.get(key, frozenset()),
-            a3=super_pod(scope, gang),
+            a3=super_pod(facts, nodes, gang),
             since_ms=started,
-            now_ms=scope.facts.now_ms,
+            now_ms=facts.now_ms,
         )
-        pods = [p for k in gang.pods if (p := scope.facts.observed.pods.get(k)) is not None and p.holds_chips]
+        pods = [p for k in gang.pods if (p := facts.observed.pods.get(k)) is not None and p.holds_chips]
         blamed = _strategies_of_pods(before, pods, decided)
         after = msgspec.structs.replace(
             before, related=related, blamed=blamed, observed=started if related or blamed else 0
         )
         if after != before:
-            scope.draft.memory.jobs[key] = after
+            draft.memory.jobs[key] = after
         for pod in pods:
             if pod.uid in blamed:
-                scope.blamed[pod.key] = blamed[pod.uid]
-        _label_pods(scope, gang, pods, related)
+                health.blamed[pod.key] = blamed[pod.uid]
+        _label_pods(facts, draft, health, gang, pods, related)
 
 
 def _strategies_of_pods(before: JobMemory, pods: list[Pod], decided: relations.Strategies) -> dict[str, str]:
@@ -190,16 +199,18 @@ def _strategies_of_pods(before: JobMemory, pods: list[Pod], decided: relations.S
     return out
 
 
-def _label_pods(scope: Scope, gang: Gang, pods: list[Pod], related: tuple[RelationFault, ...]) -> None:
+def _label_pods(
+    facts: Facts, draft: Draft, health: Health, gang: Gang, pods: list[Pod], related: tuple[RelationFault, ...]
+) -> None:
     """Label pods for a live Volcano, which reschedules by label, where Belay does not reschedule."""
-    if not scope.blamed or roles.plays(scope.facts, "schedule"):
+    if not health.blamed or roles.plays(facts, "schedule"):
         return
     codes = tuple(sorted({code_key(row.code) for row in related if row.executed}))
     for pod in pods:
-        wanted = scope.blamed.get(pod.key)
+        wanted = health.blamed.get(pod.key)
         if wanted is None or fault_type(pod) in (wanted, relations.SEPARATE):
             continue
-        scope.draft.actions.append(
+        draft.actions.append(
             PatchObject(
                 api_version="v1",
                 object_kind="Pod",

@@ -18,8 +18,8 @@ from belay.engine.plan import causes
 from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
 from belay.engine.plan.health.assessment import LIST_RULE, ManualHold
+from belay.engine.plan.node_view import PassNodes
 from belay.engine.plan.rules import fault_tables
-from belay.engine.plan.scope import Scope
 from belay.engine.wire import manualinfo, names
 
 
@@ -40,49 +40,51 @@ FREQUENCY_LIST_KEY: Final = ObjectKey("v1", "ConfigMap", names.SYSTEM, names.MAN
 LIST_KEY: Final = ObjectKey("v1", "ConfigMap", manualinfo.NAMESPACE, manualinfo.NAME)
 
 
-def isolations(scope: Scope) -> tuple[dict[str, NodeHold], ManualHolds]:
+def isolations(facts: Facts, draft: Draft, nodes: PassNodes) -> tuple[dict[str, NodeHold], ManualHolds]:
     """Isolations that are in force now: node → hold, and node → chip → holds. Conditions of nodes that are emptied or
     worked on hold them too, and so do taints by which others remove them: who writes those closes the nodes."""
-    nodes: dict[str, NodeHold] = {}
-    by_chip = _listed(scope.facts, scope.draft)
-    for item in scope.facts.desired.isolations:
+    held: dict[str, NodeHold] = {}
+    by_chip = _listed(facts, draft)
+    for item in facts.desired.isolations:
         spec, rule = item.document.spec, RuleKind.ISOLATION.named(item.document.name)
-        if spec.until is not None and scope.facts.now >= spec.until:
+        if spec.until is not None and facts.now >= spec.until:
             continue
         until = round(spec.until * 1000) if spec.until is not None else 0
-        _diagnose(scope, item, rule, until)
+        _diagnose(facts, draft, nodes, item, rule, until)
         for node in spec.nodes:
-            nodes.setdefault(node, NodeHold(rule, f"{rule}: {spec.reason}" if spec.reason else rule, True))
+            held.setdefault(node, NodeHold(rule, f"{rule}: {spec.reason}" if spec.reason else rule, True))
         for row in spec.chips:
             for chip in row.chips:
                 rules = by_chip.setdefault(row.node, {})
                 rules[chip] = (*rules.get(chip, ()), ManualHold(rule, until))
 
-    for name, known in scope.facts.observed.nodes.items():
-        if name not in scope.nodes:
+    for name, known in facts.observed.nodes.items():
+        if name not in nodes:
             continue
         if known.maintenance:
             rule = f"Node/{name} {known.maintenance}"
-            nodes.setdefault(name, NodeHold(rule, f"condition {known.maintenance}", False))
+            held.setdefault(name, NodeHold(rule, f"condition {known.maintenance}", False))
         elif known.departure is not None and known.departure.now:
             leaves = NodeHold(f"Node/{name} departure", known.departure.text, False, known.departure.waits)
-            nodes.setdefault(name, leaves)
-    return nodes, by_chip
+            held.setdefault(name, leaves)
+    return held, by_chip
 
 
-def _diagnose(scope: Scope, item: Declared[Isolation], rule: str, until_ms: int) -> None:
+def _diagnose(
+    facts: Facts, draft: Draft, nodes: PassNodes, item: Declared[Isolation], rule: str, until_ms: int
+) -> None:
     """Report the nodes that a document holds and until when, and the nodes it names that do not exist."""
     spec, origin = item.document.spec, item.origin
     end = f"until {rfc3339(until_ms / 1000)}" if until_ms else "until a person ends it"
     for name in sorted({*spec.nodes, *(row.node for row in spec.chips)}):
-        if name not in scope.facts.observed.nodes:
+        if name not in facts.observed.nodes:
             text = f"names node {name}, which does not exist; it takes effect once the node registers"
             place = (origin.file, origin.line, origin.column)
-            scope.draft.diagnostics.append(Diagnostic("warning", rule, *place, "spec", text, PassCode.UNKNOWN_NODE))
-        elif name in spec.nodes and name in scope.nodes:
-            by = causes.of_document(scope.facts, item).text_without_end
+            draft.diagnostics.append(Diagnostic("warning", rule, *place, "spec", text, PassCode.UNKNOWN_NODE))
+        elif name in spec.nodes and name in nodes:
+            by = causes.of_document(facts, item).text_without_end
             text = f"node {name} is held: manual, by {by}, {end}"
-            scope.draft.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", text, PassCode.HELD))
+            draft.diagnostics.append(Diagnostic("info", f"Node/{name}", "", 0, 0, "", text, PassCode.HELD))
 
 
 def _listed(facts: Facts, draft: Draft) -> ManualHolds:

@@ -36,13 +36,13 @@ from belay.engine.model.levels import (
 from belay.engine.model.pending_reasons import LEAVING
 from belay.engine.model.states import NodeHealth
 from belay.engine.model.wording import counted
+from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
 from belay.engine.plan.health import node_conditions
 from belay.engine.plan.health.manual_isolation import NodeHold
 from belay.engine.plan.node_agents import AGENT_STALE_MS
-from belay.engine.plan.node_view import FUTURE_TOLERANCE, MAINTENANCE, NODE_DOWN, STALE_AFTER, NodeView
+from belay.engine.plan.node_view import FUTURE_TOLERANCE, MAINTENANCE, NODE_DOWN, STALE_AFTER, NodeView, PassNodes
 from belay.engine.plan.rules.fault_rules import FaultRules
-from belay.engine.plan.scope import Scope
 
 MASS_WINDOW: Final = 60.0
 
@@ -264,13 +264,13 @@ def _status_rank(status: str) -> int:
     return _STATUS_RANK.get(status, _STATUS_RANK[_UNHEALTHY])
 
 
-def mass_outages(scope: Scope) -> dict[str, int]:
+def mass_outages(nodes: PassNodes) -> dict[str, int]:
     """Pools with a mass outage (more than half turned not ready within a minute): pool → nodes not ready."""
     drops: dict[str, list[float]] = {}
-    for _, view in scope.unassessed_views():
+    for _, view in nodes.unassessed_views():
         if not view.node.ready:
             drops.setdefault(view.pool, []).append(view.node.ready_changed)
-    sizes = Counter(view.pool for view in scope.nodes.values()) if drops else {}
+    sizes = Counter(view.pool for view in nodes.values()) if drops else {}
     return {pool: len(times) for pool, times in sorted(drops.items()) if _most_within(sorted(times)) * 2 > sizes[pool]}
 
 
@@ -291,13 +291,11 @@ def missing_nodes(facts: Facts) -> tuple[set[str], bool]:
     return names, len(names) * 2 > len(observed.nodes) + len(names)
 
 
-def record_outages(scope: Scope, found: Mapping[str, int], missing: set[str], mass: bool) -> None:
+def record_outages(draft: Draft, nodes: PassNodes, found: Mapping[str, int], missing: set[str], mass: bool) -> None:
     """Report mass outages, and keep the times at which their nodes turned not ready while they last."""
-    scope.draft.memory.ready_drops = {
+    draft.memory.ready_drops = {
         pool: tuple(
-            sorted(
-                int(v.node.ready_changed * 1000) for v in scope.nodes.values() if v.pool == pool and not v.node.ready
-            )
+            sorted(int(v.node.ready_changed * 1000) for v in nodes.values() if v.pool == pool and not v.node.ready)
         )
         for pool in found
     }
@@ -306,43 +304,43 @@ def record_outages(scope: Scope, found: Mapping[str, int], missing: set[str], ma
             f"{count} nodes of pool {pool} turned NotReady within a minute, more than half of it: the control plane is "
             "suspected, so nothing is evicted for nodes that are not ready; check the network and the API server"
         )
-        scope.draft.diagnostics.append(
+        draft.diagnostics.append(
             Diagnostic("warning", f"NodePool/{pool}", "", 0, 0, "", message, PassCode.MANY_NOT_READY)
         )
     if mass:
         shown = ", ".join(sorted(missing)[:20])
         bound = f"{counted(len(missing), 'node')} that pods are bound to"
         message = f"{bound} {'does' if len(missing) == 1 else 'do'} not exist ({shown}): nothing is evicted for that"
-        scope.draft.diagnostics.append(Diagnostic("warning", "Node", "", 0, 0, "", message, PassCode.NODES_MISSING))
+        draft.diagnostics.append(Diagnostic("warning", "Node", "", 0, 0, "", message, PassCode.NODES_MISSING))
 
 
-def diagnose(scope: Scope) -> None:
+def diagnose(facts: Facts, draft: Draft, nodes: PassNodes) -> None:
     """Report which reports are refused, stale, missing, or from the future."""
-    for name, view in scope.unassessed_views():
+    for name, view in nodes.unassessed_views():
         if not view.resource:
             continue
         report, about = view.report, f"ConfigMap/kube-system/mindx-dl-deviceinfo-{name}"
         message, code = "", PassCode.REPORT_REFUSED
-        if name in scope.facts.observed.problems:
+        if name in facts.observed.problems:
             kept = "the last good report stays in force" if report else "the node gets no new placement"
-            message = f"report of node {name} refused: {scope.facts.observed.problems[name]}; {kept}"
+            message = f"report of node {name} refused: {facts.observed.problems[name]}; {kept}"
         elif report is None:
             message = f"node {name} has no device report: it gets no new placement"
             code = PassCode.REPORT_MISSING
         elif not view.fresh:
             message = f"device report of node {name} is stale: it gets no new placement until it reports again"
             code = PassCode.REPORT_STALE
-        elif report.update_time - scope.facts.now > FUTURE_TOLERANCE:
-            ahead = int(report.update_time - scope.facts.now)
+        elif report.update_time - facts.now > FUTURE_TOLERANCE:
+            ahead = int(report.update_time - facts.now)
             message = f"device report of node {name} is {ahead} s ahead: it is treated as now"
             code = PassCode.CLOCK_AHEAD
         if message:
-            scope.draft.diagnostics.append(Diagnostic("warning", about, "", 0, 0, "", message, code))
-    for name, agent in scope.facts.observed.agents.items():
-        if scope.facts.now_ms - agent.time_ms > AGENT_STALE_MS and name in scope.nodes and scope.nodes[name].resource:
+            draft.diagnostics.append(Diagnostic("warning", about, "", 0, 0, "", message, code))
+    for name, agent in facts.observed.agents.items():
+        if facts.now_ms - agent.time_ms > AGENT_STALE_MS and name in nodes and nodes[name].resource:
             message = (
-                f"agent of node {name} has been silent for {(scope.facts.now_ms - agent.time_ms) // 1000} s: "
+                f"agent of node {name} has been silent for {(facts.now_ms - agent.time_ms) // 1000} s: "
                 "its list of processes is ignored; check the agent's pod"
             )
             about = f"ConfigMap/belay-nodes/belay-report-{name}"
-            scope.draft.diagnostics.append(Diagnostic("warning", about, "", 0, 0, "", message, PassCode.AGENT_SILENT))
+            draft.diagnostics.append(Diagnostic("warning", about, "", 0, 0, "", message, PassCode.AGENT_SILENT))

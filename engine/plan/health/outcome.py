@@ -11,8 +11,8 @@ from belay.engine.model.levels import (
     NORMAL,
     FaultAction,
 )
-from belay.engine.plan.node_view import NodeView
-from belay.engine.plan.scope import Scope
+from belay.engine.plan.node_view import NodeView, PassNodes
+from belay.engine.plan.rules.fault_rules import FaultRules
 
 #: Seconds until companions of an uncorrectable memory error are decided.
 _COMPANIONS = 5.0
@@ -35,13 +35,13 @@ class ChipOutcome(NamedTuple):
 class HealthOutcome:
     """Every node after the health pass. ``history`` is the memory for the next pass."""
 
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-        self.history: History = scope.draft.memory.frozen()
+    def __init__(self, nodes: PassNodes, rules: FaultRules | None, history: History) -> None:
+        self._nodes, self._rules = nodes, rules
+        self.history = history
 
     def chip(self, node: str, chip: int, use: str) -> ChipOutcome:
         """What became of a chip that is used so: ``training``, ``inference`` or ``idle``."""
-        view = self._scope.nodes[node]
+        view = self._nodes[node]
         bit = 1 << chip
         return ChipOutcome(
             level=view.chip_level.get(chip, NORMAL),
@@ -53,10 +53,9 @@ class HealthOutcome:
 
     def waits(self, node: str, use: str, code: str) -> list[float]:
         """Seconds after which a duration, release or recovery that this code started comes due."""
-        fault_rules = self._scope.fault_rules
-        if fault_rules is None:
+        if self._rules is None:
             return []
-        rules, key = fault_rules.of(self._scope.nodes[node], use).rules, code_key(code)
+        rules, key = self._rules.of(self._nodes[node], use).rules, code_key(code)
         waits = [_COMPANIONS]
         if key in rules.duration:
             waits += [rules.duration[key].timeout_ms / 1000, rules.duration[key].recover_ms / 1000]

@@ -22,7 +22,7 @@ from belay.engine.model.public_faults import MAX_PER_NODE, MAX_STORED, PublicFau
 from belay.engine.model.wording import counted
 from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
-from belay.engine.plan.scope import Scope
+from belay.engine.plan.node_view import PassNodes
 from belay.engine.wire import publicinfo
 from belay.engine.wire.errors import WireError
 
@@ -52,55 +52,55 @@ class _Allowed(NamedTuple):
         return self.everywhere or pool in self.pools
 
 
-def run(scope: Scope, desired: Desired) -> None:
+def read_public_faults(facts: Facts, draft: Draft, nodes: PassNodes, desired: Desired) -> None:
     """Fold the claims into the memory, and add standing faults to the reports of the views.
 
     Args:
         desired: the declarations with the table of public codes in force.
     """
-    claims = _read_claims(scope, desired)
-    foreign = _clusterd_faults(scope.facts, scope.draft)
-    stored = sum(len(memory.public) for memory in scope.draft.memory.nodes.values() if memory.public)
+    claims = _read_claims(facts, draft, nodes, desired)
+    foreign = _clusterd_faults(facts, draft)
+    stored = sum(len(memory.public) for memory in draft.memory.nodes.values() if memory.public)
     dropped = 0
-    known = {name for name, memory in scope.draft.memory.nodes.items() if memory.public}
-    for name in sorted(scope.nodes.keys() & (claims.keys() | foreign.keys() | known)):
-        before, own = scope.draft.memory.nodes.get(name, _NOTHING), claims.get(name, ())
+    known = {name for name, memory in draft.memory.nodes.items() if memory.public}
+    for name in sorted(nodes.keys() & (claims.keys() | foreign.keys() | known)):
+        before, own = draft.memory.nodes.get(name, _NOTHING), claims.get(name, ())
         if not own and not before.public and name not in foreign:
             continue
-        scope.reassess(name)
-        after = public_faults.fold(before.public, own, scope.facts.now_ms)
+        nodes.reassess(name)
+        after = public_faults.fold(before.public, own, facts.now_ms)
         after, refused = _limited(before.public, after, MAX_STORED - stored)
         stored += len(after) - len(before.public)
         dropped += refused
         after = _with_table_levels(desired, after)
         if after != before.public:
-            scope.draft.memory.nodes[name] = msgspec.structs.replace(before, public=after)
-        report = scope.nodes[name].report
+            draft.memory.nodes[name] = msgspec.structs.replace(before, public=after)
+        report = nodes[name].report
         if report is not None:
-            scope.nodes.change(name, report=publicinfo.merged(report, after, foreign.get(name, ())))
+            nodes.change(name, report=publicinfo.merged(report, after, foreign.get(name, ())))
     if dropped:
         text = f"{dropped} public faults are not stored: the limit is {MAX_STORED}, {MAX_PER_NODE} on one node"
-        scope.draft.diagnostics.append(
+        draft.diagnostics.append(
             Diagnostic("warning", "PublicFault", "", 0, 0, "", text, PassCode.PUBLIC_FAULTS_LEFT_OUT)
         )
 
 
-def _read_claims(scope: Scope, desired: Desired) -> dict[str, list[PublicFaultClaim]]:
+def _read_claims(facts: Facts, draft: Draft, nodes: PassNodes, desired: Desired) -> dict[str, list[PublicFaultClaim]]:
     """The claims of this snapshot's messages, by node; reports invalid messages."""
-    if not scope.facts.observed.public:
+    if not facts.observed.public:
         return {}
     table = desired.tables.get("public")
     senders = frozenset(table.spec.senders) if table else frozenset()
     codes = frozenset(table.code_levels) if table else frozenset()
     serials: dict[str, str] = {}
-    for name in sorted(scope.facts.observed.nodes, reverse=True):
-        serial = scope.facts.observed.nodes[name].annotations.get(PRODUCT_SERIAL)
+    for name in sorted(facts.observed.nodes, reverse=True):
+        serial = facts.observed.nodes[name].annotations.get(PRODUCT_SERIAL)
         if serial:
             serials[serial] = name
     claims: dict[str, list[PublicFaultClaim]] = {}
     refused: dict[str, int] = {}
-    for where in sorted(scope.facts.observed.public):
-        report = scope.facts.observed.public[where]
+    for where in sorted(facts.observed.public):
+        report = facts.observed.public[where]
         allowed = _Allowed.of(where, desired.settings)
         if not allowed.everywhere and not allowed.pools:
             namespace = where.partition("/")[0]
@@ -115,9 +115,9 @@ def _read_claims(scope: Scope, desired: Desired) -> dict[str, list[PublicFaultCl
             unknown: set[str] = set()
             others: set[str] = set()
             for node, claim in public_faults.claims(admitted, serials):
-                if node in scope.facts.observed.nodes:
+                if node in facts.observed.nodes:
                     # a node of another shard has no view here, and what is said about it is for that shard
-                    view = scope.nodes.get(node)
+                    view = nodes.get(node)
                     if view is None or allowed.on(view.pool):
                         claims.setdefault(node, []).append(claim)
                     else:
@@ -134,14 +134,12 @@ def _read_claims(scope: Scope, desired: Desired) -> dict[str, list[PublicFaultCl
                 shown = ", ".join(sorted(unknown - {""})[:5]) or "an unknown serial number"
                 text = f"names {shown}, which no node has: that part waits until such a node registers"
                 about, field = f"ConfigMap/{where}", f"data.{publicinfo.KEY}.faults"
-                scope.draft.diagnostics.append(
-                    Diagnostic("warning", about, "", 0, 0, field, text, PassCode.UNKNOWN_NODE)
-                )
-        scope.draft.diagnostics += [
+                draft.diagnostics.append(Diagnostic("warning", about, "", 0, 0, field, text, PassCode.UNKNOWN_NODE))
+        draft.diagnostics += [
             Diagnostic("error", f"ConfigMap/{where}", "", 0, 0, field, text[:300], PassCode.PUBLIC_FAULT_REFUSED)
             for field, text in problems[:20]
         ]
-    _report_refused(scope.draft, refused)
+    _report_refused(draft, refused)
     return claims
 
 

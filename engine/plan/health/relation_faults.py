@@ -7,34 +7,35 @@ from typing import Final
 from belay.engine.model.faults import code_key
 from belay.engine.model.jobs import Gang
 from belay.engine.model.relations import CODES, RELATIONS, SWITCH, FaultLocation
+from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
 from belay.engine.plan.health.node_faults import fresh
-from belay.engine.plan.node_view import NodeView
-from belay.engine.plan.scope import Scope
+from belay.engine.plan.node_view import NodeView, PassNodes
 
 _UNHEALTHY: Final = "UnHealthy"
 
 
-def locations(scope: Scope) -> dict[str, frozenset[FaultLocation]]:
+def locations(facts: Facts, nodes: PassNodes, gangs: PassGangs) -> dict[str, frozenset[FaultLocation]]:
     """Fault locations per job; a node with an unhealthy switch contributes its switch only."""
     out: dict[str, set[FaultLocation]] = {}
-    for _, view in scope.unassessed_views():
-        found = set() if view.suspended or not fresh(view, scope.facts.now) else _on_node(view)
+    for _, view in nodes.unassessed_views():
+        found = set() if view.suspended or not fresh(view, facts.now) else _on_node(view)
         if not found:
             continue
         for carrier in found:
             owners = view.used_by.values() if carrier.chip == SWITCH else [view.used_by.get(carrier.chip, "")]
             for pod in set(owners):
-                gang = scope.gang_of.get(pod, "")
-                if gang in scope.gangs:
+                gang = gangs.of_pod.get(pod, "")
+                if gang in gangs:
                     out.setdefault(gang, set()).add(carrier)
     return {gang: frozenset(found) for gang, found in out.items()}
 
 
-def super_pod(scope: Scope, gang: Gang) -> bool:
+def super_pod(facts: Facts, nodes: PassNodes, gang: Gang) -> bool:
     """Whether the job runs in a super pod (``SuperPodID`` of its nodes' reports)."""
     for key in gang.pods:
-        pod = scope.facts.observed.pods.get(key)
-        view = scope.nodes.get(pod.node) if pod is not None else None
+        pod = facts.observed.pods.get(key)
+        view = nodes.get(pod.node) if pod is not None else None
         if view is not None and view.report is not None and view.report.super_pod_id >= 0:
             return True
     return False

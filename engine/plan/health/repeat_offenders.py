@@ -10,25 +10,33 @@ from belay.engine.model.history import FailureMemory, NodeMemory
 from belay.engine.model.levels import IN_SERVICE
 from belay.engine.model.plan import RepeatOffender
 from belay.engine.model.rules import KEEPING_OUT
-from belay.engine.plan.health.assessment import LIST_RULE, MANUAL_KEY, ChipAssessment
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
+from belay.engine.plan.health.assessment import LIST_RULE, MANUAL_KEY, ChipAssessment, Health
 from belay.engine.plan.node_view import NodeView
 from belay.engine.plan.rules.fault_rules import FaultRules
-from belay.engine.plan.scope import Scope
 
 _MANUAL_RULES = (MANUAL_KEY, LIST_RULE)
 
 
-def update(scope: Scope, fault_rules: FaultRules, view: NodeView, assessments: dict[int, ChipAssessment]) -> int:
+def update(
+    facts: Facts,
+    draft: Draft,
+    health: Health,
+    fault_rules: FaultRules,
+    view: NodeView,
+    assessments: dict[int, ChipAssessment],
+) -> int:
     """Update the failure counts of a node's chips; return the mask of its repeat offenders."""
-    name, now = view.node.name, scope.facts.now_ms
-    memory = scope.draft.memory.nodes.get(name, NodeMemory())
+    name, now = view.node.name, facts.now_ms
+    memory = draft.memory.nodes.get(name, NodeMemory())
     before = memory.lemons
     if not before and not any(assessment.out_of_service for assessment in assessments.values()):
         return 0
     settings = fault_rules.of(view, IDLE).repeat_offenders
     after: dict[int, FailureMemory] = {}
     if settings is not None:
-        agent = scope.facts.observed.agents.get(name)
+        agent = facts.observed.agents.get(name)
         for chip in sorted({*before, *assessments}):
             known = before.get(chip)
             found = known
@@ -39,13 +47,13 @@ def update(scope: Scope, fault_rules: FaultRules, view: NodeView, assessments: d
             if found is not None and view.base >> chip & 1:
                 after[chip] = found
     if after != before:
-        scope.draft.memory.nodes[name] = msgspec.structs.replace(memory, lemons=after)
+        draft.memory.nodes[name] = msgspec.structs.replace(memory, lemons=after)
     offenders = 0
     for chip, failures in after.items():
         if settings is not None:
             rate = repeat_offenders.rate(failures, now, settings)
             offenders |= (1 << chip) if rate >= settings.threshold else 0
-            scope.repeat_offenders.append(
+            health.repeat_offenders.append(
                 RepeatOffender(name, view.chip(chip), rate, settings.threshold, rate >= settings.threshold)
             )
     return offenders

@@ -20,7 +20,7 @@ _EMPTY: Final = NodeMemory()
 _UNKNOWN: Final = KnownHardware()
 
 
-def run(facts: Facts, draft: Draft) -> None:
+def forget_replaced(facts: Facts, draft: Draft) -> None:
     """Forget what was remembered of hardware that is gone, and remember which hardware the rest is about."""
     for name, memory in list(draft.memory.nodes.items()):
         node = facts.observed.nodes.get(name)

@@ -42,12 +42,12 @@ from belay.engine.model.times import rfc3339
 from belay.engine.plan import causes
 from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
+from belay.engine.plan.health.assessment import Health
 from belay.engine.plan.health.chips import device_names
 from belay.engine.plan.node_agents import taking_orders
-from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.node_view import NodeView, PassNodes
 from belay.engine.plan.products import withheld
-from belay.engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS
-from belay.engine.plan.scope import Scope
+from belay.engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS, FaultRules
 from belay.engine.plan.views import device_id
 
 #: Maximum reset times remembered per chip.
@@ -57,39 +57,39 @@ ATTEMPTS: Final = "attempts:reset"
 _EMPTY_CHIP: Final = ChipMemory()
 
 
-def run(scope: Scope) -> None:
+def order_resets(facts: Facts, draft: Draft, nodes: PassNodes, health: Health) -> None:
     """Order resets, and hold the groups whose attempts are used up."""
-    if scope.facts.observed.ledger_broken:
+    if facts.observed.ledger_broken:
         return  # it is unknown which chips are claimed
-    taken = _chips_in_use_by_plan(scope)
-    remembered = scope.draft.memory.nodes
+    taken = _chips_in_use_by_plan(facts, draft, nodes)
+    remembered = draft.memory.nodes
     # settled nodes have no resettable chip
-    for name in sorted(scope.nodes.keys() & {*scope.unassessed, *remembered}):
-        view = scope.nodes[name]
+    for name in sorted(nodes.keys() & {*nodes.unassessed, *remembered}):
+        view = nodes[name]
         if name in remembered:
-            _withdraw_reboot_request(scope.draft, view)
+            _withdraw_reboot_request(draft, view)
         if not view.resettable or not view.fresh or view.suspended or not view.node.ready:
             continue
-        if name in scope.facts.observed.problems:
+        if name in facts.observed.problems:
             continue  # the newest report was refused; the one in force is too old to base a reset on
-        agent = taking_orders(scope.facts, view)
+        agent = taking_orders(facts, view)
         if agent is None:
             continue  # the device plugin there resets by its own rules, and its report shows it
         for group in view.groups:
             if group & view.resettable and (view.contradiction or _idle(view, agent, group, taken.get(name, 0))):
-                _order(scope, view, group)
+                _order(facts, draft, health, view, group)
 
 
-def _chips_in_use_by_plan(scope: Scope) -> dict[str, int]:
+def _chips_in_use_by_plan(facts: Facts, draft: Draft, nodes: PassNodes) -> dict[str, int]:
     """Masks of the chips that this plan binds, and of those of pods that it evicts, by node."""
     out: dict[str, int] = {}
-    for action in scope.draft.actions:
+    for action in draft.actions:
         if isinstance(action, BindPod):
             ids = [chip for chip in map(device_id, action.chips) if chip is not None]
             out[action.node] = out.get(action.node, 0) | mask_of(ids)
         elif isinstance(action, EvictPod):
-            pod = scope.facts.observed.pods.get(f"{action.namespace}/{action.pod}")
-            view = scope.nodes.get(pod.node) if pod else None
+            pod = facts.observed.pods.get(f"{action.namespace}/{action.pod}")
+            view = nodes.get(pod.node) if pod else None
             if view is not None:
                 held = mask_of([chip for chip, key in view.used_by.items() if pod and key == pod.key])
                 out[view.node.name] = out.get(view.node.name, 0) | held
@@ -109,7 +109,9 @@ def _idle(view: NodeView, agent: AgentReport, group: int, taken: int) -> bool:
     return not group & mask_of(sorted(busy))
 
 
-def attempts(scope: Scope, view: NodeView, members: Sequence[int]) -> tuple[int, list[int], int, int]:
+def attempts(
+    facts: Facts, draft: Draft, rules: FaultRules | None, view: NodeView, members: Sequence[int]
+) -> tuple[int, list[int], int, int]:
     """Past resets of chips that reset together.
 
     Returns:
@@ -117,31 +119,29 @@ def attempts(scope: Scope, view: NodeView, members: Sequence[int]) -> tuple[int,
         length (ms).
     """
     name = view.node.name
-    memory = scope.draft.memory.nodes.get(name, NodeMemory())
-    most, window = scope.fault_rules.of(view, IDLE).reset_attempts if scope.fault_rules else DEFAULT_ATTEMPTS
-    spent = sorted(
-        {t for c in members for t in memory.chips.get(c, _EMPTY_CHIP).resets if t > scope.facts.now_ms - window}
-    )
-    standing, agent = scope.facts.observed.orders.get(name), scope.facts.observed.agents.get(name)
+    memory = draft.memory.nodes.get(name, NodeMemory())
+    most, window = rules.of(view, IDLE).reset_attempts if rules else DEFAULT_ATTEMPTS
+    spent = sorted({t for c in members for t in memory.chips.get(c, _EMPTY_CHIP).resets if t > facts.now_ms - window})
+    standing, agent = facts.observed.orders.get(name), facts.observed.agents.get(name)
     epochs = [memory.chips.get(c, _EMPTY_CHIP).epoch for c in members]
     epochs += [standing.resets[c].epoch for c in members if standing and c in standing.resets]
     epochs += [agent.chips[c].reset_epoch_done for c in members if agent and c in agent.chips]
     return max(epochs, default=0), spent, most, window
 
 
-def exhausted(scope: Scope, view: NodeView, group: int) -> str:
+def exhausted(facts: Facts, draft: Draft, rules: FaultRules | None, view: NodeView, group: int) -> str:
     """Why a group may not be reset again, empty when it may."""
-    _, spent, most, window = attempts(scope, view, ids_of(group))
+    _, spent, most, window = attempts(facts, draft, rules, view, ids_of(group))
     return f"its chips were reset {len(spent)} times in {window // 3_600_000} h" if len(spent) >= most else ""
 
 
-def _order(scope: Scope, view: NodeView, group: int) -> None:
+def _order(facts: Facts, draft: Draft, health: Health, view: NodeView, group: int) -> None:
     name, members = view.node.name, ids_of(group)
-    last, spent, most, window = attempts(scope, view, members)
+    last, spent, most, window = attempts(facts, draft, health.rules, view, members)
     faulty = ids_of(group & view.resettable)
     codes = tuple(sorted({code for c in faulty for code in view.chip_codes.get(c, ())}))
     rule = view.product.spec.reset if view.product else None
-    planes = scope.planes.get(name, {})  # a reset heals the chip plane, not the network plane
+    planes = health.planes.get(name, {})  # a reset heals the chip plane, not the network plane
     what = ", ".join(f"{view.chip(c)} {planes[c].chip if c in planes else view.chip_level[c]}" for c in faulty)
     with_peers = f"; {len(members)} chips reset together" if len(members) > 1 else ""
     action = ResetChips(
@@ -152,11 +152,11 @@ def _order(scope: Scope, view: NodeView, group: int) -> None:
         reason=ActionReason.CHIP_FAULT,
         message=f"node {name}: {what} may be healed by a reset and its group is idle{with_peers}",
         evidence=Evidence(
-            rule=_rule(scope.facts, view),
+            rule=_rule(facts, view),
             codes=codes,
             reports=(f"kube-system/mindx-dl-deviceinfo-{name}@{view.report.resource_version if view.report else ''}",),
-            revision=scope.facts.desired.revision,
-            cause=causes.of_chips(scope, view, faulty) or msgspec.UNSET,
+            revision=facts.desired.revision,
+            cause=causes.of_chips(facts, draft, health.rules, view, faulty) or msgspec.UNSET,
         ),
         preconditions=Preconditions(epoch_above=last, idle=True),
     )
@@ -164,16 +164,16 @@ def _order(scope: Scope, view: NodeView, group: int) -> None:
         held = msgspec.structs.replace(
             action, message=f"node {name}: {what} may be healed by a reset; {withheld(view)}"
         )
-        scope.draft.deferred.append(Deferred(held, CONTRADICTED, None))
+        draft.deferred.append(Deferred(held, CONTRADICTED, None))
         return
     if len(spent) >= most:
         until = spent[len(spent) - most] + window if most else 0
-        _hold(scope.facts, scope.draft, view, group, until, f"reset:{most} in {window // 1000}s")
+        _hold(facts, draft, view, group, until, f"reset:{most} in {window // 1000}s")
         if most:
-            _request_reboot(scope.facts, scope.draft, view, what, most, action.evidence)
-        scope.draft.deferred.append(Deferred(action, ATTEMPTS, rfc3339(until / 1000) if until else None))
+            _request_reboot(facts, draft, view, what, most, action.evidence)
+        draft.deferred.append(Deferred(action, ATTEMPTS, rfc3339(until / 1000) if until else None))
         return
-    scope.draft.actions.append(action)
+    draft.actions.append(action)
 
 
 def _rule(facts: Facts, view: NodeView) -> str:

@@ -34,6 +34,7 @@ from belay.engine.model.states import ChipHealth, NodeHealth
 from belay.engine.plan import causes, node_agents, node_cache
 from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
 from belay.engine.plan.health import (
     chips,
     correlation,
@@ -45,16 +46,15 @@ from belay.engine.plan.health import (
     replaced_hardware,
     reset_progress,
 )
-from belay.engine.plan.health.assessment import ChipAssessment, ManualHold
+from belay.engine.plan.health.assessment import ChipAssessment, Health, ManualHold
 from belay.engine.plan.health.chips import ChipContext
 from belay.engine.plan.health.manual_isolation import ManualHolds, NodeHold
 from belay.engine.plan.health.node_orders import evidence, order_node
 from belay.engine.plan.health.tolerance import Tolerance
-from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.node_view import NodeView, PassNodes
 from belay.engine.plan.rules import fault_tables
 from belay.engine.plan.rules import in_force as inforce
 from belay.engine.plan.rules.fault_rules import FaultRules, use_of
-from belay.engine.plan.scope import Scope
 
 # read often: members of an enumeration are slow to look up
 _HEALTHY_NODE: Final = NodeHealth.HEALTHY
@@ -67,66 +67,76 @@ Assessments = dict[str, dict[int, ChipAssessment]]
 _PLAIN_ROWS: Final = CacheKey("rows of nodes in plain use", Memo[tuple[ChipState, ...]], limit=32768)
 
 
-def run(scope: Scope) -> None:
+def assess_nodes(facts: Facts, draft: Draft, nodes: PassNodes, gangs: PassGangs) -> Health:
     """Assess every node of the shard, fill its view, and order isolations and releases."""
-    replaced_hardware.run(scope.facts, scope.draft)
-    declared = inforce.fault_policies(scope.facts.desired)
-    found = node_faults.mass_outages(scope)
-    missing, mass = node_faults.missing_nodes(scope.facts)
-    node_faults.record_outages(scope, found, missing, mass)
-    held_nodes, manual_holds = manual_isolation.isolations(scope)
-    in_force = fault_tables.tables_in_force(scope.facts.desired, scope.facts.observed, scope.facts.cache)
-    public_faults.run(scope, in_force)
-    hardware = fault_tables.manual_policy(scope.facts.observed, scope.facts.cache)
-    correlation.attribute_faults(scope, hardware)
+    replaced_hardware.forget_replaced(facts, draft)
+    declared = inforce.fault_policies(facts.desired)
+    found = node_faults.mass_outages(nodes)
+    missing, mass = node_faults.missing_nodes(facts)
+    node_faults.record_outages(draft, nodes, found, missing, mass)
+    held_nodes, manual_holds = manual_isolation.isolations(facts, draft, nodes)
+    in_force = fault_tables.tables_in_force(facts.desired, facts.observed, facts.cache)
+    public_faults.read_public_faults(facts, draft, nodes, in_force)
+    hardware = fault_tables.manual_policy(facts.observed, facts.cache)
+    correlation.attribute_faults(facts, draft, nodes, gangs, hardware)
     policies = policy_change.choose_policies(
-        scope, declared, lambda chosen: assess_all(scope, chosen, manual_holds), in_force
+        facts,
+        draft,
+        nodes,
+        gangs,
+        declared,
+        lambda chosen: assess_all(facts, draft, nodes, gangs, chosen, manual_holds),
+        in_force,
     )
-    fault_rules = scope.fault_rules = FaultRules(in_force, policies)
-    assessments = assess_all(scope, fault_rules, manual_holds)
-    correlation.record_faults(scope, assessments, hardware)
-    scope.draft.diagnostics += fault_tables.diagnostics(scope.facts.desired, scope.facts.observed, scope.facts.cache)
-    tolerance = Tolerance(scope, fault_rules)
+    fault_rules = FaultRules(in_force, policies)
+    health = Health(fault_rules)
+    assessments = assess_all(facts, draft, nodes, gangs, fault_rules, manual_holds)
+    correlation.record_faults(facts, draft, nodes, gangs, health, assessments, hardware)
+    draft.diagnostics += fault_tables.diagnostics(facts.desired, facts.observed, facts.cache)
+    tolerance = Tolerance(facts, nodes, gangs, fault_rules)
     assessed: list[str] = []
     for name in assessments.keys() | held_nodes.keys():
-        scope.reassess(name)
-    for name, view in scope.unassessed_views():
+        nodes.reassess(name)
+    for name, view in nodes.unassessed_views():
         own, held = assessments.get(name), held_nodes.get(name)
         assessed.append(name)
         switch = tolerance.switch_seen(view)
         if switch is not None and view.report is not None and switch is not view.report.switch:
-            scope.switches[name] = switch
-        view = node_faults.assessed(scope.facts, fault_rules, view, held, view.pool in found, switch)
+            health.switches[name] = switch
+        view = node_faults.assessed(facts, fault_rules, view, held, view.pool in found, switch)
         if own is not None:
-            view = _with_chips(scope, fault_rules, view, own)
+            view = _with_chips(facts, draft, health, fault_rules, view, own)
         closed = node_faults.stability(view)
         if closed != view.closed:
             view = msgspec.structs.replace(view, closed=closed)
         if view.state == _HEALTHY_NODE and any(state.effective == SUB_HEALTH for state in (own or {}).values()):
             view = msgspec.structs.replace(view, state=NodeHealth.SUB_HEALTHY, level=SUB_HEALTH)
-        scope.nodes[name] = view
-        _order(scope, fault_rules, view, own or {}, held)
-    _shadows(scope, fault_rules, assessments)
-    node_faults.diagnose(scope)
-    found_rows = rows(scope)
-    scope.chips = list(chain.from_iterable(found_rows.values()))
-    node_cache.keep(scope, assessed, found_rows, held_nodes.keys() | assessments.keys())
+        nodes[name] = view
+        _order(facts, draft, nodes, fault_rules, view, own or {}, held)
+    _shadows(facts, draft, nodes, fault_rules, assessments)
+    node_faults.diagnose(facts, draft, nodes)
+    found_rows = rows(facts, nodes)
+    health.chips.extend(chain.from_iterable(found_rows.values()))
+    node_cache.keep(facts, nodes, assessed, found_rows, held_nodes.keys() | assessments.keys())
+    return health
 
 
-def assess_all(scope: Scope, fault_rules: FaultRules, manual_holds: ManualHolds) -> Assessments:
+def assess_all(
+    facts: Facts, draft: Draft, nodes: PassNodes, gangs: PassGangs, fault_rules: FaultRules, manual_holds: ManualHolds
+) -> Assessments:
     """Assess the chips of every node that is not clean, by the given rules; changes no memory."""
     out: Assessments = {}
-    listed = manual_isolation.listed_holds(scope.facts)
+    listed = manual_isolation.listed_holds(facts)
     tolerance, hardware = (
-        Tolerance(scope, fault_rules),
-        fault_tables.manual_policy(scope.facts.observed, scope.facts.cache),
+        Tolerance(facts, nodes, gangs, fault_rules),
+        fault_tables.manual_policy(facts.observed, facts.cache),
     )
-    for name in sorted(scope.nodes.keys() & {*manual_holds, *scope.unassessed, *scope.draft.memory.nodes}):
-        view = scope.nodes[name]
-        if name not in manual_holds and _nothing_to_assess(scope.facts, scope.draft, name, view):
+    for name in sorted(nodes.keys() & {*manual_holds, *nodes.unassessed, *draft.memory.nodes}):
+        view = nodes[name]
+        if name not in manual_holds and _nothing_to_assess(facts, draft, name, view):
             continue
         named = None if listed is None else listed.get(name, {})
-        out[name] = _assess_node(scope, view, manual_holds.get(name, {}), named, tolerance, hardware)
+        out[name] = _assess_node(facts, draft, nodes, view, manual_holds.get(name, {}), named, tolerance, hardware)
     return out
 
 
@@ -148,17 +158,19 @@ def _nothing_to_assess(facts: Facts, draft: Draft, name: str, view: NodeView) ->
 
 
 def _assess_node(
-    scope: Scope,
+    facts: Facts,
+    draft: Draft,
+    nodes: PassNodes,
     view: NodeView,
     held: dict[int, tuple[ManualHold, ...]],
     listed: Collection[int] | None,
     tolerance: Tolerance,
     hardware: ManualPolicy | None,
 ) -> dict[int, ChipAssessment]:
-    observed, name, now = scope.facts.observed, view.node.name, scope.facts.now_ms
-    memory = scope.draft.memory.nodes.get(name, _NO_MEMORY)
+    observed, name, now = facts.observed, view.node.name, facts.now_ms
+    memory = draft.memory.nodes.get(name, _NO_MEMORY)
     standing = observed.orders.get(name)
-    gone = node_agents.has_left(scope.facts, view)
+    gone = node_agents.has_left(facts, view)
     state = reset_progress.of(view, standing, observed.agents.get(name), memory, now, agent_has_left=gone)
     context = ChipContext(
         tolerance.fault_rules, observed, view, state, held, listed, now, tolerance=tolerance, manual=hardware
@@ -196,17 +208,22 @@ def _assess_node(
         out[chip] = assessment
     under_way = state.resetting & view.base, state.recovering & view.base
     if under_way != (view.resetting, view.recovering):
-        scope.nodes.change(name, resetting=under_way[0], recovering=under_way[1])
+        nodes.change(name, resetting=under_way[0], recovering=under_way[1])
     return out
 
 
 def _with_chips(
-    scope: Scope, fault_rules: FaultRules, view: NodeView, assessments: dict[int, ChipAssessment]
+    facts: Facts,
+    draft: Draft,
+    health: Health,
+    fault_rules: FaultRules,
+    view: NodeView,
+    assessments: dict[int, ChipAssessment],
 ) -> NodeView:
     """The view with its chip part from the assessments; fills the node's memory from them, too."""
     recovering = view.recovering | (view.report.recovering & view.base if view.report else 0)
     out = network = forgiven = forgiven_network = hit = sub_healthy = tolerated = resettable = 0
-    planes = scope.planes[view.node.name] = dict[int, PlaneLevels]()
+    planes = health.planes[view.node.name] = dict[int, PlaneLevels]()
     own = {chip: assessment for chip, assessment in assessments.items() if view.base >> chip & 1}
     for chip, assessment in own.items():
         bit = 1 << chip
@@ -221,7 +238,7 @@ def _with_chips(
             tolerated |= bit if assessment.tolerated else 0
             resettable |= bit if assessment.resettable else 0
     if view.fresh and not view.suspended:
-        _remember(scope.facts, scope.draft, view, assessments)
+        _remember(facts, draft, view, assessments)
     return msgspec.structs.replace(
         view,
         chip_level={chip: one.level for chip, one in own.items()},
@@ -236,7 +253,7 @@ def _with_chips(
         unhealthy=view.unhealthy & ~forgiven | out,
         unavailable=view.unavailable & ~forgiven | out | recovering | view.resetting,
         network=None if view.network is None else view.network & ~forgiven_network | network,
-        repeat_offenders=repeat_offenders.update(scope, fault_rules, view, assessments),
+        repeat_offenders=repeat_offenders.update(facts, draft, health, fault_rules, view, assessments),
     )
 
 
@@ -259,7 +276,9 @@ def with_entry(memory: ChipMemory, now_ms: int, text: str) -> ChipMemory:
 
 
 def _order(
-    scope: Scope,
+    facts: Facts,
+    draft: Draft,
+    nodes: PassNodes,
     fault_rules: FaultRules,
     view: NodeView,
     assessments: dict[int, ChipAssessment],
@@ -269,13 +288,19 @@ def _order(
     if view.suspended:
         return
     if view.fresh:
-        _order_chips(scope, fault_rules, view, assessments)
-    order_node(scope, view, held)
+        _order_chips(facts, draft, fault_rules, view, assessments)
+    order_node(facts, draft, nodes, fault_rules, view, held)
 
 
-def _order_chips(scope: Scope, fault_rules: FaultRules, view: NodeView, assessments: dict[int, ChipAssessment]) -> None:
+def _order_chips(
+    facts: Facts,
+    draft: Draft,
+    fault_rules: FaultRules,
+    view: NodeView,
+    assessments: dict[int, ChipAssessment],
+) -> None:
     name, report = view.node.name, view.report
-    standing = scope.facts.observed.orders.get(name)
+    standing = facts.observed.orders.get(name)
     ordered = standing.isolate if standing else {}
     if not assessments and not ordered:
         return
@@ -287,7 +312,7 @@ def _order_chips(scope: Scope, fault_rules: FaultRules, view: NodeView, assessme
             continue
         codes = tuple(sorted({code for c in fresh for code in assessments[c].codes}))
         names, rule = chips.device_names(view, fresh), assessments[fresh[0]].rule
-        scope.draft.actions.append(
+        draft.actions.append(
             IsolateChip(
                 node=name,
                 chips=names,
@@ -297,21 +322,22 @@ def _order_chips(scope: Scope, fault_rules: FaultRules, view: NodeView, assessme
                 + (f" by {', '.join(codes)}" if codes else "")
                 + ("; running work stays" if level == PRE_SEPARATE and any(c in view.used_by for c in fresh) else ""),
                 evidence=causes.caused(
-                    evidence(scope.facts, fault_rules, rule, codes, reports), causes.of_chips(scope, view, fresh)
+                    evidence(facts, fault_rules, rule, codes, reports),
+                    causes.of_chips(facts, draft, fault_rules, view, fresh),
                 ),
             )
         )
     gone = [c for c in sorted(ordered) if c not in wanted and not (view.resetting | view.recovering) >> c & 1]
     for level in sorted({ordered[c] for c in gone}):
         names = chips.device_names(view, [c for c in gone if ordered[c] == level])
-        scope.draft.actions.append(
+        draft.actions.append(
             ReleaseChip(
                 node=name,
                 chips=names,
                 level=level,
                 reason=ActionReason.REPORT_CLEAN,
                 message=f"{', '.join(names)} of node {name}: {_why_released(view, names)}",
-                evidence=fault_rules.evidence("report", (), reports, scope.facts.desired.revision),
+                evidence=fault_rules.evidence("report", (), reports, facts.desired.revision),
             )
         )
 
@@ -324,17 +350,17 @@ def _why_released(view: NodeView, names: tuple[str, ...]) -> str:
     return "what the newest report says keeps them out no longer, and no hold covers them"
 
 
-def _shadows(scope: Scope, fault_rules: FaultRules, assessments: Assessments) -> None:
+def _shadows(facts: Facts, draft: Draft, nodes: PassNodes, fault_rules: FaultRules, assessments: Assessments) -> None:
     """Report what shadow policies would change, one line per policy and code."""
-    if not any(item.document.spec.mode == "shadow" for item in scope.facts.desired.fault_policies):
+    if not any(item.document.spec.mode == "shadow" for item in facts.desired.fault_policies):
         return
     found: dict[tuple[str, str, str, str], list[str]] = {}
     for name in sorted(assessments):
-        view = scope.nodes[name]
+        view = nodes[name]
         for fault in view.report.faults if view.report else ():
             if fault.chip < 0 or not fault.code:
                 continue
-            pod = scope.facts.observed.pods.get(view.used_by.get(fault.chip, ""))
+            pod = facts.observed.pods.get(view.used_by.get(fault.chip, ""))
             use = use_of(pod)
             now_level = level_of(fault_rules.of(view, use).rules, fault.kind, fault.code, fault.level)[0]
             for policy, chip_rules in fault_rules.shadows(view, use):
@@ -346,18 +372,18 @@ def _shadows(scope: Scope, fault_rules: FaultRules, assessments: Assessments) ->
     for (policy, code, before, after), where in sorted(found.items()):
         shown = ", ".join(where[:10]) + (f" and {len(where) - 10} more" if len(where) > 10 else "")
         message = f"shadow: code {code} would be {after} instead of {before} on {shown}"
-        origin = next(i.origin for i in scope.facts.desired.fault_policies if i.document.name == policy)
+        origin = next(i.origin for i in facts.desired.fault_policies if i.document.name == policy)
         place = (origin.file, origin.line, origin.column)
-        scope.draft.diagnostics.append(
+        draft.diagnostics.append(
             Diagnostic("info", f"FaultPolicy/{policy}", *place, "spec.levels", message, PassCode.SHADOW)
         )
 
 
-def rows(scope: Scope) -> dict[str, Sequence[ChipState]]:
+def rows(facts: Facts, nodes: PassNodes) -> dict[str, Sequence[ChipState]]:
     """Per node the chips that are not both healthy and free, by id; nodes without such chips are left out."""
     out: dict[str, Sequence[ChipState]] = {}
-    plain = scope.facts.cache[_PLAIN_ROWS]
-    for name, view in scope.nodes.items():
+    plain = facts.cache[_PLAIN_ROWS]
+    for name, view in nodes.items():
         if view.assessed is not None:
             if view.assessed.chips:
                 out[name] = view.assessed.chips

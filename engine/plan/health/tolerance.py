@@ -58,10 +58,10 @@ from belay.engine.model.times import rfc3339
 from belay.engine.plan import restart_scope
 from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
 from belay.engine.plan.health import node_faults
-from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.node_view import NodeView, PassNodes
 from belay.engine.plan.rules.fault_rules import FaultRules, use_of
-from belay.engine.plan.scope import Scope
 from belay.engine.plan.views import chip_ids
 from belay.engine.wire.names import FAULT_SUBSCRIBERS, SYSTEM
 
@@ -84,8 +84,8 @@ _ALWAYS: Final = 1 << 62
 class Tolerance:
     """The faults that the pods of one pass tolerate; computed for pods with a faulty chip only."""
 
-    def __init__(self, scope: Scope, fault_rules: FaultRules) -> None:
-        self._scope, self.fault_rules = scope, fault_rules
+    def __init__(self, facts: Facts, nodes: PassNodes, gangs: PassGangs, fault_rules: FaultRules) -> None:
+        self._facts, self._nodes, self._gangs, self.fault_rules = facts, nodes, gangs, fault_rules
         self._filters_of: dict[str, FaultFilters] = {}
         self._retries: dict[str, StepRetries | None] = {}
 
@@ -93,16 +93,16 @@ class Tolerance:
         """Whether the pod's job reported in time that it retries the step, and the retry succeeded or is under way."""
         if pod is None or code_key(code) not in _RETRY_KEYS:
             return False
-        gang = self._scope.gangs.get(self._scope.gang_of.get(pod.key, ""))
+        gang = self._gangs.get(self._gangs.of_pod.get(pod.key, ""))
         if gang is None or "retry" not in _strategies(gang.annotations | pod.annotations):
             return False
         if gang.key not in self._retries:
-            first = _first(self._scope.facts, gang)
+            first = _first(self._facts, gang)
             self._retries[gang.key] = steps.read((first.annotations if first else {}) | gang.annotations)
         retries, chips, rank = self._retries[gang.key], chip_ids(pod), _rank(gang, pod)
         if retries is None or rank is None or chip not in chips:
             return False
-        return retries.hides(rank * len(chips) + chips.index(chip), raised_ms, self._scope.facts.now_ms)
+        return retries.hides(rank * len(chips) + chips.index(chip), raised_ms, self._facts.now_ms)
 
     def of(self, pod: Pod | None) -> FaultFilters:
         """The filters of the job on a chip; none for an idle chip."""
@@ -137,11 +137,11 @@ class Tolerance:
 
     def _hides(self, filters: FaultFilters, fault: SwitchFault) -> bool:
         tolerance = filters.tolerance(fault.code, fault.level) if fault.time_ms > 0 else None
-        now = self._scope.facts.now_ms
+        now = self._facts.now_ms
         return bool(tolerance) and now - moment(fault.time_ms, now) <= (tolerance or 0)
 
     def _annotations(self, pod: Pod) -> dict[str, str]:
-        gang = self._scope.gangs.get(self._scope.gang_of.get(pod.key, ""))
+        gang = self._gangs.get(self._gangs.of_pod.get(pod.key, ""))
         return (gang.annotations if gang else {}) | pod.annotations
 
     def _asked(self, pod: Pod, annotations: Mapping[str, str]) -> FaultFilters:
@@ -150,12 +150,12 @@ class Tolerance:
         """
         parsed = parse_filters(annotations.get(FILTER_FAULT_CODE, ""), annotations.get(FILTER_FAULT_LEVEL, ""))
         service = _mindie_service(pod)
-        if not service or not self._scope.facts.observed.fault_subscriptions.covers(service, self._scope.facts.now_ms):
+        if not service or not self._facts.observed.fault_subscriptions.covers(service, self._facts.now_ms):
             return parsed
         return FaultFilters(parsed.codes, {RESTART_REQUEST: TOLERANCE_MS} | parsed.levels)
 
     def _filters(self, pod: Pod) -> FaultFilters:
-        gang = self._scope.gangs.get(self._scope.gang_of.get(pod.key, ""))
+        gang = self._gangs.get(self._gangs.of_pod.get(pod.key, ""))
         annotations = self._annotations(pod)
         asked = self._asked(pod, annotations)
         codes, levels = dict(asked.codes), dict(asked.levels)
@@ -165,19 +165,19 @@ class Tolerance:
                 codes.setdefault(code_key(code), RETRY_MS)
         if gang is not None and "recover-in-place" in strategies and self._restart_heals(gang, pod):
             levels = _IN_PLACE | levels
-            if in_place_restart(self._scope.facts, gang, pod) is not None:
+            if in_place_restart(self._facts, gang, pod) is not None:
                 levels |= dict.fromkeys(_IN_PLACE, _ALWAYS)
         return FaultFilters(codes, levels) if codes or levels else _NO_FILTERS
 
     def _restart_heals(self, gang: Gang, pod: Pod) -> bool:
         """Whether restarting processes heals every fault on the pod and on the pod of rank 0."""
-        first = _first(self._scope.facts, gang)
+        first = _first(self._facts, gang)
         light = {NOT_HANDLE, *_IN_PLACE} | ({SUB_HEALTH} if restart_scope.strategy(gang) == "ignore" else set())
         return all(self._levels(one) <= light for one in (pod, first) if one is not None)
 
     def _levels(self, pod: Pod) -> set[str]:
         """Levels of the codes on the pod's chips; codes of the network plane do not matter to a process."""
-        view = self._scope.nodes.get(pod.node)
+        view = self._nodes.get(pod.node)
         chips = set(chip_ids(pod))
         faults: list[ChipFault] = [f for f in view.report.faults if f.chip in chips] if view and view.report else []
         if view is None or not faults:
@@ -203,25 +203,25 @@ def in_place_restart(facts: Facts, gang: Gang, pod: Pod) -> RecoveryProgress | N
     return found if hit else None
 
 
-def diagnose(scope: Scope) -> None:
+def diagnose(facts: Facts, draft: Draft, nodes: PassNodes, gangs: PassGangs) -> None:
     """Report the pods that stay on faulty chips because their processes are being restarted in place."""
-    _diagnose_subscriptions(scope.facts, scope.draft)
-    now = scope.facts.now_ms
-    under_way = {uid: one for uid, one in scope.facts.observed.recoveries.items() if one.in_place_open(now)}
-    for gang in [one for one in scope.gangs.values() if one.uid in under_way] if under_way else ():
-        for pod in [scope.facts.observed.pods[key] for key in gang.pods]:
-            view = scope.nodes.get(pod.node)
+    _diagnose_subscriptions(facts, draft)
+    now = facts.now_ms
+    under_way = {uid: one for uid, one in facts.observed.recoveries.items() if one.in_place_open(now)}
+    for gang in [one for one in gangs.values() if one.uid in under_way] if under_way else ():
+        for pod in [facts.observed.pods[key] for key in gang.pods]:
+            view = nodes.get(pod.node)
             if view is None or not view.chip_level:
                 continue
             bad = [f"{view.chip(c)} {view.chip_level[c]}" for c in chip_ids(pod) if _withheld(view, c)]
-            found = in_place_restart(scope.facts, gang, pod) if bad else None
+            found = in_place_restart(facts, gang, pod) if bad else None
             if found is not None:
                 text = (
                     f"stays on node {pod.node} despite {', '.join(bad)}: its processes are being restarted in place "
                     f"({found.state.value} since {rfc3339(found.since / 1000)}); without progress the pod is evicted "
                     f"after {rfc3339(found.until / 1000)}"
                 )
-                scope.draft.diagnostics.append(Diagnostic("info", f"Pod/{pod.key}", "", 0, 0, "", text, PassCode.STAYS))
+                draft.diagnostics.append(Diagnostic("info", f"Pod/{pod.key}", "", 0, 0, "", text, PassCode.STAYS))
 
 
 def _diagnose_subscriptions(facts: Facts, draft: Draft) -> None:

@@ -101,7 +101,7 @@ class _Expansion:
 
 def spec_of(context: ExpansionContext, job: JobObject) -> AscendSpec:
     """Return the job's spec, read once per version of the job."""
-    return context.scope.facts.cache[_SPECS].of(job.key, job.raw, lambda: read(job))
+    return context.facts.cache[_SPECS].of(job.key, job.raw, lambda: read(job))
 
 
 def expand(context: ExpansionContext, job: JobObject) -> bool:
@@ -246,7 +246,7 @@ def _count(expansion: _Expansion) -> dict[str, ReplicaCounts]:
 
 def _is_terminating(expansion: _Expansion, one: Pod) -> bool:
     """Whether a pod is deleted, evicted in this pass, or of a round that starts again."""
-    evicted = one.key in expansion.context.scope.draft.evicting
+    evicted = one.key in expansion.context.draft.evicting
     return evicted or one.deleting is not None or _version(one) <= expansion.memory.killed
 
 
@@ -278,7 +278,7 @@ def _restart_by_exit_code(expansion: _Expansion) -> JobCondition | None:
 
 def _retried_elsewhere(expansion: _Expansion) -> JobCondition | None:
     """The condition for a failed pod that ``recover`` evicts in this pass because the job has retries left."""
-    evicting = expansion.context.scope.draft.evicting
+    evicting = expansion.context.draft.evicting
     if not any(p.phase == "Failed" and p.key in evicting for p in expansion.pods.values()):
         return None
     left = retries_left(expansion.context, expansion.job, expansion.spec, expansion.memory)
@@ -325,7 +325,7 @@ def _create(expansion: _Expansion, missing: list[tuple[str, int, int]]) -> JobCo
     if addresses is None or not scaling_rule.may_create(context, job):
         return None
     for name, position, index in missing:
-        if f"{job.key.namespace}/{name}" in context.scope.facts.observed.pods:
+        if f"{job.key.namespace}/{name}" in context.facts.observed.pods:
             continue  # a pod of another owner still has the name
         body = _pod(expansion, spec.replicas[position], index, name, addresses)
         again = "again " if expansion.memory.version else ""

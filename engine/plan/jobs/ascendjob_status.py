@@ -98,7 +98,7 @@ def write(
 ) -> None:
     """Plan the status patch unless only ``lastReconcileTime`` would change; ``begins``: the job starts now."""
     old = job.status
-    now = context.scope.facts.now
+    now = context.facts.now
     stamp = rfc3339(float(int(now)))
     conditions = job.conditions
     if not conditions:

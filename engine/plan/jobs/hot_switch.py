@@ -33,7 +33,7 @@ def expand(context: ExpansionContext, job: JobObject) -> None:
 
 def _create_backup(context: ExpansionContext, job: JobObject, pod: Pod) -> None:
     name = f"{pod.name}-hot-{hashlib.sha256(pod.uid.encode()).hexdigest()[:4]}"
-    if f"{pod.namespace}/{name}" not in context.scope.facts.observed.pods:
+    if f"{pod.namespace}/{name}" not in context.facts.observed.pods:
         body = ascendjob.backup_pod(context, job, pod, name)
         if body is None:
             return

@@ -8,6 +8,7 @@ vanished pod without an event.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -34,8 +35,10 @@ from belay.engine.model.job_options import JobOptions, read_options
 from belay.engine.model.rules import RuleKind
 from belay.engine.model.unstructured import nested_list, nested_map, string_map
 from belay.engine.plan import roles
+from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
-from belay.engine.plan.scope import Scope
+from belay.engine.plan.grouping import PassGangs
+from belay.engine.plan.node_view import PassNodes
 from belay.engine.wire.names import MAIN_SHARD
 
 RULE: Final = RuleKind.EXPANSION.value
@@ -114,14 +117,19 @@ class JobObject:
 
 @dataclass(slots=True)
 class ExpansionContext:
-    """The expansion's view of one pass: the scope, objects by kind, pods by their controller."""
+    """The expansion's view of one pass: what it starts from, objects by kind, pods by their controller."""
 
-    scope: Scope
+    facts: Facts
+    draft: Draft
+    nodes: PassNodes
+    gangs: PassGangs
+    undeclared: AbstractSet[ObjectKey]
     kinds: dict[tuple[str, str], list[ObjectKey]]
     pods: dict[tuple[str, str, str], list[Pod]]
     pod_groups: bool
     queues: frozenset[str] | None
     one_shard: bool
+    made_groups: set[tuple[str, str]] = field(default_factory=set)
     removed: set[str] = field(default_factory=set)
     _pods_of: dict[ObjectKey, list[Pod]] = field(default_factory=dict)
     _live_volcano: bool | None = None
@@ -129,31 +137,44 @@ class ExpansionContext:
     @property
     def default_scheduler(self) -> str:
         """``schedulerName`` of AscendJobs that name none."""
-        return self.scope.facts.desired.settings.default_scheduler
+        return self.facts.desired.settings.default_scheduler
 
     @property
     def live_volcano(self) -> bool:
         """Whether a scheduler of Volcano runs."""
         if self._live_volcano is None:
-            self._live_volcano = "schedule" in roles.holders(self.scope.facts.observed)
+            self._live_volcano = "schedule" in roles.holders(self.facts.observed)
         return self._live_volcano
 
     @staticmethod
-    def of(scope: Scope) -> ExpansionContext:
+    def of(
+        facts: Facts, draft: Draft, nodes: PassNodes, gangs: PassGangs, undeclared: AbstractSet[ObjectKey]
+    ) -> ExpansionContext:
         """Index the snapshot once for all jobs."""
         kinds: dict[tuple[str, str], list[ObjectKey]] = {}
-        for key in scope.facts.observed.objects:
+        for key in facts.observed.objects:
             kinds.setdefault((key.api_version, key.kind), []).append(key)
         pods: dict[tuple[str, str, str], list[Pod]] = {}
-        for pod in scope.facts.observed.pods.values():
+        for pod in facts.observed.pods.values():
             if pod.owner_kind:
                 pods.setdefault((pod.namespace, pod.owner_kind, pod.owner_name), []).append(pod)
-        one_shard = all(pool.document.spec.shard == MAIN_SHARD for pool in scope.facts.desired.pools)
-        return ExpansionContext(scope, kinds, pods, _has_pod_groups(kinds), _queues(scope.facts, kinds), one_shard)
+        one_shard = all(pool.document.spec.shard == MAIN_SHARD for pool in facts.desired.pools)
+        return ExpansionContext(
+            facts,
+            draft,
+            nodes,
+            gangs,
+            undeclared,
+            kinds,
+            pods,
+            _has_pod_groups(kinds),
+            _queues(facts, kinds),
+            one_shard,
+        )
 
     def jobs(self, api_version: str, kind: str) -> list[JobObject]:
         """The objects of a kind, by name."""
-        objects = self.scope.facts.observed.objects
+        objects = self.facts.observed.objects
         found = ((key, objects[key]) for key in sorted(self.kinds.get((api_version, kind), ())))
         return [JobObject(key, raw, nested_map(raw, "metadata")) for key, raw in found]
 
@@ -174,35 +195,35 @@ class ExpansionContext:
 
     def object(self, api_version: str, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
         """A live object, None when there is none."""
-        return self.scope.facts.observed.objects.get(ObjectKey(api_version, kind, namespace, name))
+        return self.facts.observed.objects.get(ObjectKey(api_version, kind, namespace, name))
 
     def plays(self, role: str) -> bool:
         """Whether Belay plays a role: ``on``, or ``auto`` and no live component holds it."""
-        return roles.plays(self.scope.facts, role)
+        return roles.plays(self.facts, role)
 
     def memory(self, job: JobObject) -> JobMemory:
         """The job's memory; a new job of an old name starts with an empty one."""
-        known = self.scope.draft.memory.jobs.get(job.gang)
+        known = self.draft.memory.jobs.get(job.gang)
         if known is None or (known.uid and job.uid and known.uid != job.uid):
             return JobMemory(uid=job.uid)
         return known if known.uid == job.uid else msgspec.structs.replace(known, uid=job.uid)
 
     def remember(self, job: JobObject, memory: JobMemory) -> None:
         """Store a job's memory if it has changed."""
-        if self.scope.draft.memory.jobs.get(job.gang) != memory:
-            self.scope.draft.memory.jobs[job.gang] = memory
+        if self.draft.memory.jobs.get(job.gang) != memory:
+            self.draft.memory.jobs[job.gang] = memory
 
     def evidence(self, job: JobObject) -> Evidence:
         """The place of the job's manifest in Git, if it came from Git."""
-        manifest = self.scope.facts.desired.manifest_index.get(job.key)
+        manifest = self.facts.desired.manifest_index.get(job.key)
         if manifest is None:
             return Evidence(rule=RULE)
         origin = manifest.origin
-        return Evidence(rule=RULE, file=origin.file, line=origin.line, revision=self.scope.facts.desired.revision)
+        return Evidence(rule=RULE, file=origin.file, line=origin.line, revision=self.facts.desired.revision)
 
     def warn(self, job: JobObject, where: str, message: str, code: PassCode) -> None:
         """Report a problem of a job as a warning."""
-        self.scope.draft.diagnostics.append(Diagnostic("warning", str(job.key), "", 0, 0, where, message, code))
+        self.draft.diagnostics.append(Diagnostic("warning", str(job.key), "", 0, 0, where, message, code))
 
     def info(self, job: JobObject, message: str, code: PassCode) -> Diagnostic:
         """An informational diagnostic about a job."""
@@ -213,7 +234,7 @@ class ExpansionContext:
     ) -> None:
         """Plan an object that belongs to a job."""
         metadata = body["metadata"]
-        self.scope.draft.actions.append(
+        self.draft.actions.append(
             CreateObject(
                 reason=reason,
                 message=message,
@@ -229,7 +250,7 @@ class ExpansionContext:
 
     def create_pod(self, job: JobObject, body: dict[str, Any], reason: str, message: str) -> None:
         """Plan a pod of a job."""
-        self.scope.draft.actions.append(
+        self.draft.actions.append(
             CreatePod(
                 reason=reason,
                 message=message,
@@ -244,14 +265,14 @@ class ExpansionContext:
 
     def remove_pod(self, job: JobObject, pod: Pod, reason: str, message: str) -> None:
         """Remove a pod: evict it while it may run, delete it if it has ended or was never bound."""
-        if pod.deleting is not None or pod.key in self.scope.draft.evicting or pod.key in self.removed:
+        if pod.deleting is not None or pod.key in self.draft.evicting or pod.key in self.removed:
             return
         self.removed.add(pod.key)
         if pod.finished or not pod.node:
             self._delete(job, ObjectKey("v1", "Pod", pod.namespace, pod.name), pod.uid, reason, message)
             return
-        self.scope.draft.evicting.add(pod.key)
-        self.scope.draft.actions.append(
+        self.draft.evicting.add(pod.key)
+        self.draft.actions.append(
             EvictPod(
                 reason=reason,
                 message=message,
@@ -268,7 +289,7 @@ class ExpansionContext:
 
     def delete(self, job: JobObject, key: ObjectKey, reason: str, message: str) -> None:
         """Plan the deletion of an object, if it exists and the job controls it."""
-        raw = self.scope.facts.observed.objects.get(key)
+        raw = self.facts.observed.objects.get(key)
         if raw is None or nested_map(raw, "metadata").get("deletionTimestamp"):
             return
         if key != job.key and job.uid and not _controlled_by(raw, job.uid):
@@ -280,7 +301,7 @@ class ExpansionContext:
         self._delete(job, key, uid, reason, message)
 
     def _delete(self, job: JobObject, key: ObjectKey, uid: str, reason: str, message: str) -> None:
-        self.scope.draft.actions.append(
+        self.draft.actions.append(
             DeleteObject(
                 reason=reason,
                 message=message,
@@ -301,7 +322,7 @@ class ExpansionContext:
         self, job: JobObject, key: ObjectKey, patch: Mapping[str, Any], reason: str, message: str, *, uid: str = ""
     ) -> None:
         """Plan a JSON merge patch of the job or of an object that belongs to it."""
-        self.scope.draft.actions.append(
+        self.draft.actions.append(
             PatchObject(
                 reason=reason,
                 message=message,
@@ -344,10 +365,10 @@ def next_round(
 
 def forget_gone(context: ExpansionContext, kind: str, api_version: str) -> None:
     """Drop the memory of jobs of a kind that no longer exist and have no pods."""
-    memory = context.scope.draft.memory.jobs
+    memory = context.draft.memory.jobs
     for gang in [gang for gang in memory if gang.split("/", 2)[1] == kind]:
         namespace, _, name = gang.split("/", 2)
-        known = ObjectKey(api_version, kind, namespace, name) in context.scope.facts.observed.objects
+        known = ObjectKey(api_version, kind, namespace, name) in context.facts.observed.objects
         if not known and (namespace, kind, name) not in context.pods:
             del memory[gang]
 

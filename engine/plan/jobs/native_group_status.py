@@ -25,39 +25,36 @@ from belay.engine.model.unstructured import nested_list, nested_map
 from belay.engine.plan import roles
 from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
-from belay.engine.plan.grouping import shard_of
+from belay.engine.plan.grouping import PassGangs, shard_of
 from belay.engine.plan.jobs.podgroup_status import MAX_MESSAGE, counts
-from belay.engine.plan.scope import Scope
 
 RULE: Final = "native-podgroup"
 SCHEDULED: Final = "Scheduled"
 UNSCHEDULABLE: Final = "Unschedulable"
 
 
-def run(scope: Scope) -> None:
+def write_status(facts: Facts, draft: Draft, gangs: PassGangs) -> None:
     """Patch the condition of every PodGroup whose pods Belay places, where it differs."""
-    if not any(
-        key.kind == NATIVE_GROUP and key.api_version in NATIVE_GROUP_APIS for key in scope.facts.observed.objects
-    ):
+    if not any(key.kind == NATIVE_GROUP and key.api_version in NATIVE_GROUP_APIS for key in facts.observed.objects):
         return
 
     members: dict[tuple[str, str], list[Pod]] = {}
-    for _, pod in sorted(scope.facts.observed.pods.items()):
+    for _, pod in sorted(facts.observed.pods.items()):
         if pod.scheduling_group:
             members.setdefault((pod.namespace, pod.scheduling_group), []).append(pod)
 
-    waiting = {f"{entry.namespace}/{pod}": entry for entry in scope.draft.pending for pod in entry.pods}
+    waiting = {f"{entry.namespace}/{pod}": entry for entry in draft.pending for pod in entry.pods}
     for (namespace, name), pods in sorted(members.items()):
-        api, raw = find_native_group(scope.facts.observed.objects, namespace, name)
-        if raw and not nested_map(raw, "metadata").get("deletionTimestamp") and _is_ours(scope, pods):
-            _reconcile(scope.facts, scope.draft, ObjectKey(api, NATIVE_GROUP, namespace, name), raw, pods, waiting)
+        api, raw = find_native_group(facts.observed.objects, namespace, name)
+        if raw and not nested_map(raw, "metadata").get("deletionTimestamp") and _is_ours(facts, gangs, pods):
+            _reconcile(facts, draft, ObjectKey(api, NATIVE_GROUP, namespace, name), raw, pods, waiting)
 
 
-def _is_ours(scope: Scope, pods: Sequence[Pod]) -> bool:
+def _is_ours(facts: Facts, gangs: PassGangs, pods: Sequence[Pod]) -> bool:
     """Whether Belay places all pods of the group, and this shard does."""
-    gangs = {scope.gang_of[pod.key] for pod in pods if pod.key in scope.gang_of}
-    here = all(shard_of(scope.facts, scope.gangs[key]) == scope.facts.shard for key in gangs)
-    return bool(gangs) and here and all(roles.schedules(scope.facts, pod) for pod in pods)
+    keys = {gangs.of_pod[pod.key] for pod in pods if pod.key in gangs.of_pod}
+    here = all(shard_of(facts, gangs[key]) == facts.shard for key in keys)
+    return bool(keys) and here and all(roles.schedules(facts, pod) for pod in pods)
 
 
 def _reconcile(

@@ -49,7 +49,7 @@ def key_of(job: JobObject) -> ObjectKey:
 
 def ensure(context: ExpansionContext, job: JobObject, spec: dict[str, Any]) -> None:
     """Create the job's PodGroup if the cluster has PodGroups and this one is missing."""
-    if not context.pod_groups or key_of(job) in context.scope.facts.observed.objects:
+    if not context.pod_groups or key_of(job) in context.facts.observed.objects:
         return
     labels, annotations = job.labels, job.annotations
     for key in _OWN_ANNOTATIONS:
@@ -78,7 +78,7 @@ def adjust(context: ExpansionContext, job: JobObject, spec: dict[str, Any]) -> N
     Without it a gang would wait for ever for pods that its job no longer has. Source:
     github.com/volcano-sh/volcano/pkg/controllers/job/job_controller_actions.go (createOrUpdatePodGroup).
     """
-    raw = context.scope.facts.observed.objects.get(key_of(job)) if context.pod_groups else None
+    raw = context.facts.observed.objects.get(key_of(job)) if context.pod_groups else None
     if raw is None or nested_map(raw, "metadata").get("deletionTimestamp"):
         return
     live, patch = nested_map(raw, "spec"), {}
@@ -129,7 +129,7 @@ def starts_together(context: ExpansionContext, schedulers: Collection[str]) -> b
     """
     if not context.pod_groups:
         return False
-    gang_schedulers = {VOLCANO, *context.scope.facts.desired.settings.scheduler_names}
+    gang_schedulers = {VOLCANO, *context.facts.desired.settings.scheduler_names}
     return any(name in gang_schedulers for name in schedulers)
 
 
@@ -141,7 +141,7 @@ def unadmitted_phase(context: ExpansionContext, job: JobObject, schedulers: Coll
     """
     if context.plays("schedule") or not starts_together(context, schedulers):
         return None
-    raw = context.scope.facts.observed.objects.get(key_of(job))
+    raw = context.facts.observed.objects.get(key_of(job))
     phase = str(nested_map(raw, "status").get("phase") or "") if raw is not None else ""
     if phase == "" and not context.live_volcano:
         return None  # nothing runs that would ever set a phase

@@ -42,10 +42,9 @@ from belay.engine.model.wording import counted
 from belay.engine.plan import roles
 from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
-from belay.engine.plan.grouping import shard_for, shard_of
+from belay.engine.plan.grouping import PassGangs, shard_for, shard_of
 from belay.engine.plan.jobs.lifecycle import POD_GROUP_API
 from belay.engine.plan.queue import dequeue
-from belay.engine.plan.scope import Scope
 
 RULE: Final = "podgroup"
 SCHEDULED: Final = "Scheduled"
@@ -74,58 +73,56 @@ class PodGroupCounts(NamedTuple):
     waiting: int
 
 
-def run(scope: Scope) -> None:
+def write_status(facts: Facts, draft: Draft, gangs: PassGangs) -> None:
     """Patch the status of every PodGroup whose pods Belay places, where it differs."""
-    deleted = (a for a in scope.draft.actions if isinstance(a, DeleteObject) and a.object_kind == "PodGroup")
+    deleted = (a for a in draft.actions if isinstance(a, DeleteObject) and a.object_kind == "PodGroup")
     going = {(action.namespace, action.name) for action in deleted}
     inputs = (
-        scope.facts.observed.pods,
-        scope.facts.observed.objects,
-        tuple(scope.draft.pending),
+        facts.observed.pods,
+        facts.observed.objects,
+        tuple(draft.pending),
         going,
-        scope.facts.desired,
+        facts.desired,
     )
-    settled = scope.facts.cache[_SNAPSHOTS]
-    if settled.holds(scope.facts.shard, inputs):
+    settled = facts.cache[_SNAPSHOTS]
+    if settled.holds(facts.shard, inputs):
         return
-    before = len(scope.draft.actions)
-    timed = _all(scope, going)
-    if len(scope.draft.actions) == before and not timed:
-        settled.add(scope.facts.shard, inputs)
+    before = len(draft.actions)
+    timed = _all(facts, draft, gangs, going)
+    if len(draft.actions) == before and not timed:
+        settled.add(facts.shard, inputs)
 
 
-def _all(scope: Scope, going: set[tuple[str, str]]) -> bool:
+def _all(facts: Facts, draft: Draft, gangs: PassGangs, going: set[tuple[str, str]]) -> bool:
     """Reconcile all PodGroups; returns whether any of their states can change with time alone."""
-    keys = sorted(
-        key for key in scope.facts.observed.objects if key.kind == "PodGroup" and key.api_version == POD_GROUP_API
-    )
-    if not keys or not roles.plays(scope.facts, "schedule"):
+    keys = sorted(key for key in facts.observed.objects if key.kind == "PodGroup" and key.api_version == POD_GROUP_API)
+    if not keys or not roles.plays(facts, "schedule"):
         return False
     timed = False
     rivals: dict[str, set[str]] | None = None
-    gangs = {(gang.namespace, gang.pod_group): gang for gang in scope.gangs.values() if gang.pod_group}
-    pending = {(entry.namespace, entry.kind, entry.name): entry for entry in scope.draft.pending}
+    by_group = {(gang.namespace, gang.pod_group): gang for gang in gangs.values() if gang.pod_group}
+    pending = {(entry.namespace, entry.kind, entry.name): entry for entry in draft.pending}
     # with one shard for everything, a group's status follows from the group, its pods and its pending entry alone
-    alone = all(pool.document.spec.shard == scope.facts.shard for pool in scope.facts.desired.pools)
-    names, unchanged = roles.names(scope.facts), scope.facts.cache[_GROUPS]
+    alone = all(pool.document.spec.shard == facts.shard for pool in facts.desired.pools)
+    names, unchanged = roles.names(facts), facts.cache[_GROUPS]
     for key in keys:
-        raw = scope.facts.observed.objects[key]
+        raw = facts.observed.objects[key]
         if (key.namespace, key.name) in going or nested_map(raw, "metadata").get("deletionTimestamp"):
             continue
-        gang = gangs.get((key.namespace, key.name))
-        pods = scope.members[gang.key] if gang is not None else ()
+        gang = by_group.get((key.namespace, key.name))
+        pods = gangs.members[gang.key] if gang is not None else ()
         waits = pending.get((gang.namespace, gang.kind, gang.name)) if gang is not None else None
         inputs = (raw, pods, waits, gang, names)
-        if alone and unchanged.holds((scope.facts.shard, key), inputs):
+        if alone and unchanged.holds((facts.shard, key), inputs):
             continue
-        if not _is_ours(scope.facts, raw, gang, pods):
+        if not _is_ours(facts, raw, gang, pods):
             continue
         if dequeue.allowed(nested_map(raw, "metadata", "annotations")):
             timed = True
-            rivals = dequeue.waiting_gangs(scope) if rivals is None else rivals
-            _reconcile(scope.facts, scope.draft, key, raw, counts(pods), waits, gang, rivals)
-        elif not _reconcile(scope.facts, scope.draft, key, raw, counts(pods), waits) and alone:
-            unchanged.add((scope.facts.shard, key), inputs)
+            rivals = dequeue.waiting_gangs(draft, gangs) if rivals is None else rivals
+            _reconcile(facts, draft, key, raw, counts(pods), waits, gang, rivals)
+        elif not _reconcile(facts, draft, key, raw, counts(pods), waits) and alone:
+            unchanged.add((facts.shard, key), inputs)
     return timed
 
 

@@ -21,11 +21,11 @@ from belay.engine.model.unstructured import nested_map
 from belay.engine.plan import roles
 from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
 from belay.engine.plan.jobs.lifecycle import POD_GROUP_API, QUEUE_CRD
 from belay.engine.plan.jobs.volcanojob_commands import API as COMMAND_API
 from belay.engine.plan.jobs.volcanojob_commands import KIND as COMMAND
 from belay.engine.plan.queue.queues import DEFAULT_QUEUE, OPEN, ROOT_QUEUE, Amounts, add, sums_of
-from belay.engine.plan.scope import Scope
 from belay.engine.wire.names import MAIN_SHARD
 
 RULE: Final = "queue"
@@ -48,40 +48,40 @@ _COUNTED: Final = {
 _SETTLED: Final = CacheKey("snapshots whose Queues need no patch", NoOps, limit=16)
 
 
-def run(scope: Scope) -> None:
+def write_status(facts: Facts, draft: Draft, gangs: PassGangs) -> None:
     """Create, count, open and close the queues; shard ``main`` does so for all shards."""
-    if scope.facts.shard != MAIN_SHARD:
+    if facts.shard != MAIN_SHARD:
         return
-    if not (roles.plays(scope.facts, "schedule") and roles.plays(scope.facts, "expand_volcano_job")):
+    if not (roles.plays(facts, "schedule") and roles.plays(facts, "expand_volcano_job")):
         return
-    inputs = (scope.facts.observed.pods, scope.facts.observed.objects, scope.facts.desired)
-    if scope.facts.cache[_SETTLED].holds(scope.facts.shard, inputs):
+    inputs = (facts.observed.pods, facts.observed.objects, facts.desired)
+    if facts.cache[_SETTLED].holds(facts.shard, inputs):
         return
-    before = len(scope.draft.actions), len(scope.draft.diagnostics)
-    _all(scope)
-    if before == (len(scope.draft.actions), len(scope.draft.diagnostics)):
-        scope.facts.cache[_SETTLED].add(scope.facts.shard, inputs)
+    before = len(draft.actions), len(draft.diagnostics)
+    _all(facts, draft, gangs)
+    if before == (len(draft.actions), len(draft.diagnostics)):
+        facts.cache[_SETTLED].add(facts.shard, inputs)
 
 
-def _all(scope: Scope) -> None:
-    objects = scope.facts.observed.objects
+def _all(facts: Facts, draft: Draft, gangs: PassGangs) -> None:
+    objects = facts.observed.objects
     queues = sorted(key for key in objects if key.kind == QUEUE and key.api_version == POD_GROUP_API)
     if not any(key.name == DEFAULT_QUEUE for key in queues):
-        _create_default(scope.facts, scope.draft)
+        _create_default(facts, draft)
     if not queues:
         return
-    counts = _counts(scope.facts)
+    counts = _counts(facts)
     used: dict[str, Amounts] = {}
-    for gang in scope.gangs.values():
-        add(used.setdefault(gang.queue, {}), sums_of(scope.facts, gang)[0])
-    asked = _commands(scope.facts)
+    for gang in gangs.values():
+        add(used.setdefault(gang.queue, {}), sums_of(facts, gang)[0])
+    asked = _commands(facts)
     for key in queues:
         raw = objects[key]
         if nested_map(raw, "metadata").get("deletionTimestamp"):
             continue
         numbers = counts.get(key.name, {})
-        state = _state(scope.draft, key, raw, asked.get(key.name, ()), sum(numbers.values()))
-        _write(scope.draft, key, raw, state, numbers, used.get(key.name, {}))
+        state = _state(draft, key, raw, asked.get(key.name, ()), sum(numbers.values()))
+        _write(draft, key, raw, state, numbers, used.get(key.name, {}))
 
 
 def _create_default(facts: Facts, draft: Draft) -> None:

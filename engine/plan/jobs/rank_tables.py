@@ -74,7 +74,7 @@ _TABLES: Final = CacheKey("completed rank tables", Memo[dict[str, Any]], limit=8
 def of_deployments(context: ExpansionContext) -> None:
     """Write the rank tables of Deployments and StatefulSets, whose pods Kubernetes creates."""
     keys = [key for kind in ("Deployment", "StatefulSet") for key in context.kinds.get((_APPS, kind), ())]
-    objects = context.scope.facts.observed.objects
+    objects = context.facts.observed.objects
     if not any(config_map_of(key) in objects or _wants_file(objects[key]) for key in keys):
         return
     by_label = _by_deploy_name(context)
@@ -118,7 +118,7 @@ def _file_volume(template: Mapping[str, Any]) -> bool:
 
 def _by_deploy_name(context: ExpansionContext) -> dict[tuple[str, str], list[Pod]]:
     found: dict[tuple[str, str], list[Pod]] = {}
-    for pod in context.scope.facts.observed.pods.values():
+    for pod in context.facts.observed.pods.values():
         name = pod.labels.get(DEPLOY_NAME)
         if name:
             found.setdefault((pod.namespace, name), []).append(pod)
@@ -128,11 +128,11 @@ def _by_deploy_name(context: ExpansionContext) -> dict[tuple[str, str], list[Pod
 def _sync(context: ExpansionContext, job: JobObject, pods: Sequence[Pod]) -> None:
     """Plan the writes of one owner's table, if it has changed."""
     key, file = config_map_of(job.key), file_of(job.key)
-    objects = context.scope.facts.observed.objects
+    objects = context.facts.observed.objects
     spec = (
         None
         if job.deleting
-        else context.scope.facts.cache[_TABLE_SPECS].of(job.key, job.raw, lambda: _table_spec(context, job))
+        else context.facts.cache[_TABLE_SPECS].of(job.key, job.raw, lambda: _table_spec(context, job))
     )
     if spec is None or spec.replicas <= 0 or not (spec.file or key in objects):
         return
@@ -152,7 +152,7 @@ def _sync(context: ExpansionContext, job: JobObject, pods: Sequence[Pod]) -> Non
             _save(context, job, place, objects.get(place), table, len(allocated))
             saved = True
     if saved:
-        context.remember(job, msgspec.structs.replace(context.memory(job), saved=int(context.scope.facts.now)))
+        context.remember(job, msgspec.structs.replace(context.memory(job), saved=int(context.facts.now)))
 
 
 def _current_table(
@@ -161,7 +161,7 @@ def _current_table(
     """The table in a ConfigMap; empty if it belongs to an earlier job of the same name."""
     if config_map is None:
         return {}
-    known = context.scope.facts.cache[_CURRENT]
+    known = context.facts.cache[_CURRENT]
     if key.namespace != SYSTEM or not key.name.startswith(rankfile.PREFIX):
         text = nested_map(config_map, "data").get(FILE)
         return dict(known.of(key, text, lambda: _parse(text)))
@@ -238,7 +238,7 @@ def _configuration(first: str | None, second: str | None) -> podannotations.Conf
 
 
 def _build(context: ExpansionContext, spec: TableSpec, members: tuple[ranktable.RankTablePod, ...]) -> dict[str, Any]:
-    return context.scope.facts.cache[_TABLES].of(
+    return context.facts.cache[_TABLES].of(
         members[0].pod,
         (spec, members),
         lambda: ranktable.build(
@@ -285,7 +285,7 @@ def _save(
     by_agents = key.namespace == SYSTEM
     uid = str(nested_map(config_map or {}, "metadata").get("uid") or "")
     placed = f"{counted(allocated, 'pod')} {'is' if allocated == 1 else 'are'} placed"
-    context.scope.draft.actions.append(
+    context.draft.actions.append(
         WriteRankTable(
             reason=ActionReason.RANK_TABLE_COMPLETED if done else ActionReason.RANK_TABLE_CLEARED,
             message=(
@@ -346,10 +346,10 @@ def _table_spec(context: ExpansionContext, job: JobObject) -> TableSpec | None:
 
 def in_this_shard(context: ExpansionContext, job: JobObject) -> bool:
     """Whether this pass's shard decides for the job."""
-    scope = context.scope
+    facts = context.facts
     if context.one_shard and SHARD_LABEL not in nested_map(job.metadata, "labels"):
-        return scope.facts.shard == MAIN_SHARD
-    return shard_for(scope.facts, job.labels, selectors(context, job)[:1]) == scope.facts.shard
+        return facts.shard == MAIN_SHARD
+    return shard_for(facts, job.labels, selectors(context, job)[:1]) == facts.shard
 
 
 def selectors(context: ExpansionContext, job: JobObject) -> list[dict[str, str]]:

@@ -124,7 +124,7 @@ def resize(
             return _resized(context, job, rule, memory, 0)
     restarted = memory.rescheduled or memory.version
     complete = rule.single or len(staying) == len(pods) >= (memory.size or rule.full)
-    if not restarted or not complete or context.scope.facts.now - min(p.created for p in waiting) < RETRY_SECONDS:
+    if not restarted or not complete or context.facts.now - min(p.created for p in waiting) < RETRY_SECONDS:
         return memory
     size = _smaller(context, rule, memory, alive)
     return _resized(context, job, rule, memory, size) if size else memory
@@ -143,7 +143,7 @@ def make_way_for_growth(
     if any(not pod.node and not pod.finished and pod.deleting is None for pod in pods):
         return  # some have gone already and come back: evicting these would begin again
 
-    seconds = (context.scope.facts.now_ms - memory.roomy) // 1000
+    seconds = (context.facts.now_ms - memory.roomy) // 1000
     declared = counted(rule.chips, "chip") if rule.single else counted(rule.full, "pod")
     text = f"{job.key} trains with {memory.size} of {declared}; there has been room for all for {seconds} s"
     for one in pods:
@@ -153,7 +153,7 @@ def make_way_for_growth(
 def _has_waited(context: ExpansionContext, job: JobObject, memory: JobMemory, roomy: int) -> bool:
     """Whether there has been room for the whole job for long enough, since ``roomy``."""
     wait = _grow_after(context, job)
-    seconds = (context.scope.facts.now_ms - roomy) // 1000
+    seconds = (context.facts.now_ms - roomy) // 1000
     return wait is not None and seconds >= wait * 2 ** min(memory.grown, _DOUBLINGS)
 
 
@@ -176,7 +176,7 @@ def _watched(context: ExpansionContext, rule: ElasticRule, memory: JobMemory, al
         room = any(free + own.get(node, 0) >= rule.chips for node, free in _free_chips(context, rule))
     else:
         room = _room(context, rule, rule.chips) >= rule.full - memory.size
-    since = (memory.roomy or context.scope.facts.now_ms) if memory.size and room else 0
+    since = (memory.roomy or context.facts.now_ms) if memory.size and room else 0
     return memory if since == memory.roomy else msgspec.structs.replace(memory, roomy=since)
 
 
@@ -224,7 +224,7 @@ def _room(context: ExpansionContext, rule: ElasticRule, chips: int) -> int:
 
 def _free_chips(context: ExpansionContext, rule: ElasticRule) -> Iterator[tuple[str, int]]:
     """Nodes that take pods of the job, with their number of free chips."""
-    for name, view in context.scope.nodes.items():
+    for name, view in context.nodes.items():
         if view.resource == rule.resource and view.closed is None and not view.suspended and not view.down:
             yield name, view.free.bit_count()
 
@@ -233,10 +233,8 @@ def _resized(context: ExpansionContext, job: JobObject, rule: ElasticRule, memor
     what = "chips" if rule.single else "pods"
     full = rule.chips if rule.single else rule.full
     text = f"elastic-scheduling: {size or full} of {full} {what}" + ("" if size else ", there is room for all again")
-    context.scope.draft.diagnostics.append(context.info(job, text, PassCode.RUNS_SMALLER))
-    return msgspec.structs.replace(
-        memory, size=size, timeline=with_line(memory.timeline, context.scope.facts.now_ms, text)
-    )
+    context.draft.diagnostics.append(context.info(job, text, PassCode.RUNS_SMALLER))
+    return msgspec.structs.replace(memory, size=size, timeline=with_line(memory.timeline, context.facts.now_ms, text))
 
 
 def _halved(template: Any, rule: ElasticRule, chips: int) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def _running(context: ExpansionContext, namespace: str, wanted: JobOptions) -> M
     """
     members: dict[str, str] = {}
     for key in context.kinds.get((POD_GROUP_API, "PodGroup"), ()):
-        raw = context.scope.facts.observed.objects[key]
+        raw = context.facts.observed.objects[key]
         if key.namespace != namespace or nested_map(raw, "status").get("phase") != "Running":
             continue
         labels = string_map(nested_map(raw, "metadata").get("labels"))

@@ -107,7 +107,7 @@ def expand(context: ExpansionContext, job: JobObject) -> bool:
         Whether they follow from the job, its pods, its memory, its PodGroup and the objects of its plugins alone.
     """
     phase = phase_of(job)
-    spec = context.scope.facts.cache[_SPECS].of(job.key, job.raw, lambda: read(job))
+    spec = context.facts.cache[_SPECS].of(job.key, job.raw, lambda: read(job))
     pods = {p.name: p for p in context.pods_of(job)}
     expansion = _Expansion(context, job, spec, context.memory(job), pods, phase)
     _obey(expansion)
@@ -262,7 +262,7 @@ def _event_of(expansion: _Expansion, one: Pod | None) -> str | None:
         return None
     if one.deleting is not None:
         return "PodEvicted"
-    if one.key in expansion.context.scope.draft.evicting:
+    if one.key in expansion.context.draft.evicting:
         return None
     return {"Failed": "PodFailed", "Unknown": "Unknown"}.get(one.phase)
 
@@ -377,7 +377,7 @@ def _create(expansion: _Expansion, counts: list[TaskCounts]) -> None:
     for name, position, index in missing:
         task = spec.tasks[position]
         waits = task.depends_on and not (any if task.depends_any else all)(d in ready for d in task.depends_on)
-        if waits or f"{job.key.namespace}/{name}" in context.scope.facts.observed.pods:
+        if waits or f"{job.key.namespace}/{name}" in context.facts.observed.pods:
             continue
         body = _pod(expansion, task, index, name, ranks[name])
         context.create_pod(job, body, ActionReason.POD_MISSING, f"{job.key} wants pod {name}: creating it")
@@ -442,11 +442,11 @@ def _clean_up(expansion: _Expansion) -> None:
             context.remove_pod(job, one, ActionReason.JOB_FINISHED, f"{job.key} is {phase}: cleaning up pod {one.name}")
     context.delete(job, podgroup.key_of(job), ActionReason.JOB_FINISHED, f"{job.key} is {phase}: deleting its PodGroup")
     volcanojob_plugins.discard(context, job, expansion.spec)
-    declared = job.key in context.scope.facts.desired.manifest_index or job.key in context.scope.undeclared
+    declared = job.key in context.facts.desired.manifest_index or job.key in context.undeclared
     if expansion.spec.ttl is None or phase == VolcanoJobPhase.ABORTED or declared:
         return  # Git would re-create a declared job; the pass sync decides about one that is no longer declared
     since = _time(nested_map(job.status, "state").get("lastTransitionTime"))
-    if since is not None and context.scope.facts.now >= since + expansion.spec.ttl:
+    if since is not None and context.facts.now >= since + expansion.spec.ttl:
         context.delete(
             job,
             job.key,

@@ -29,7 +29,7 @@ def commands_of(context: ExpansionContext, job: JobObject) -> list[tuple[ObjectK
     """The Commands for a job, the oldest first; those for an earlier job of its name are left out."""
     if (API, KIND) not in context.kinds:
         return []
-    objects, found = context.scope.facts.observed.objects, []
+    objects, found = context.facts.observed.objects, []
     for key in context.kinds[(API, KIND)]:
         raw = objects[key]
         target, created = nested_map(raw, "target"), str(nested_map(raw, "metadata").get("creationTimestamp") or "")

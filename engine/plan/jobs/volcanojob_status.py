@@ -93,7 +93,7 @@ def _progress(
     """State, past states and running time; times change only with a transition."""
     if not changed:
         return {key: old[key] for key in ("state", "conditions", "runningDuration") if key in old}
-    stamp = rfc3339(float(int(context.scope.facts.now)))
+    stamp = rfc3339(float(int(context.facts.now)))
     state = {"phase": phase, "lastTransitionTime": stamp}
     if reason:
         state |= {"reason": reason, "message": message}
@@ -106,4 +106,4 @@ def _progress(
         created = parse_rfc3339(str(job.metadata.get("creationTimestamp")))
     except ValueError:
         return out  # a job from a file may lack its creation time
-    return out | {"runningDuration": go_duration(context.scope.facts.now - created)}
+    return out | {"runningDuration": go_duration(context.facts.now - created)}

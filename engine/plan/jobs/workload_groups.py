@@ -38,8 +38,9 @@ def expand(context: ExpansionContext) -> None:
     """Create the missing groups, and delete those of controllers that were scaled to zero."""
     if not context.pod_groups or not (context.plays("schedule") and context.plays("expand_volcano_job")):
         return
-    scope, names, seen = context.scope, roles.names(context.scope.facts), set[tuple[str, str]]()
-    for key, pod in scope.facts.observed.pods.items():
+    facts, gangs = context.facts, context.gangs
+    names, seen = roles.names(facts), set[tuple[str, str]]()
+    for key, pod in facts.observed.pods.items():
         if pod.node or pod.finished or pod.owner_kind in _OTHERS or not roles.is_ours(pod, names):
             continue
         name = generated_group(pod)
@@ -49,14 +50,10 @@ def expand(context: ExpansionContext) -> None:
             continue
         seen.add((pod.namespace, name))
         group = ObjectKey(POD_GROUP_API, "PodGroup", pod.namespace, name)
-        gang = scope.gangs.get(scope.gang_of.get(key, ""))
-        if (
-            group not in scope.facts.observed.objects
-            and gang is not None
-            and shard_of(scope.facts, gang) == scope.facts.shard
-        ):
+        gang = gangs.get(gangs.of_pod.get(key, ""))
+        if group not in facts.observed.objects and gang is not None and shard_of(facts, gang) == facts.shard:
             _create(context, pod, group)
-            scope.made_groups.add((pod.namespace, name))
+            context.made_groups.add((pod.namespace, name))
     for group in context.kinds.get((POD_GROUP_API, "PodGroup"), ()):
         if group.name.startswith(GENERATED_GROUP):
             _delete_of_none(context, group)
@@ -92,7 +89,7 @@ def _create(context: ExpansionContext, pod: Pod, group: ObjectKey) -> None:
 
 def _delete_of_none(context: ExpansionContext, group: ObjectKey) -> None:
     """Delete the group of a ReplicaSet or StatefulSet of zero replicas, so that none stays after a roll-out."""
-    above = controller_of(context.scope.facts.observed.objects[group])
+    above = controller_of(context.facts.observed.objects[group])
     kind, name = str(above.get("kind")), str(above.get("name"))
     if kind not in ("ReplicaSet", "StatefulSet"):
         return
@@ -108,7 +105,7 @@ def _delete_of_none(context: ExpansionContext, group: ObjectKey) -> None:
 
 def _controller(context: ExpansionContext, api: str, kind: str, namespace: str, name: str) -> JobObject:
     key = ObjectKey(api, kind, namespace, name)
-    raw = context.scope.facts.observed.objects.get(key, {}) if kind in _KNOWN else {}
+    raw = context.facts.observed.objects.get(key, {}) if kind in _KNOWN else {}
     return JobObject(key, raw, nested_map(raw, "metadata"))
 
 

@@ -32,13 +32,14 @@ from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
 from belay.engine.plan.links import states
 from belay.engine.plan.links.pairs import LinkMember, LinkPair
+from belay.engine.plan.node_view import PassNodes
 from belay.engine.wire import links as wire
 from belay.engine.wire.errors import WireError
 from belay.engine.wire.names import SYSTEM
 
 if TYPE_CHECKING:
     from belay.engine.documents import Declared, KVLink, KVSide
-    from belay.engine.plan.scope import Scope
+    from belay.engine.model.links import LinkState
 
 RULE: Final = "links"
 API: Final = "belay.dev/v1alpha1"
@@ -46,28 +47,24 @@ _UINT64: Final = 2**64 - 1
 _ORDERS: Final = CacheKey("link orders of nodes", Memo[tuple[EndOrders, ...]], limit=32768)
 
 
-def run(scope: Scope) -> None:
+def order_links(facts: Facts, draft: Draft, nodes: PassNodes) -> list[LinkState]:
     """Order the links of each node's processes, and derive the state of each declared link.
 
     Without Git the orders in the cluster stay as they are.
     """
-    pairs = list(_Resolution(scope.facts, scope.draft).pairs()) if scope.facts.desired.links else []
-    if scope.facts.desired.has_git:
-        _order_nodes(scope, _ends(pairs))
-    scope.links = states.states(scope.facts, scope.draft, pairs)
+    pairs = list(_Resolution(facts, draft).pairs()) if facts.desired.links else []
+    if facts.desired.has_git:
+        _order_nodes(facts, draft, nodes, _ends(pairs))
+    return states.states(facts, draft, pairs)
 
 
-def _order_nodes(scope: Scope, ends: _Ends) -> None:
-    live = {
-        node: raw
-        for node in scope.nodes
-        if (raw := scope.facts.observed.objects.get(states.key_of(SYSTEM, node))) is not None
-    }
-    _keep_undeclared(scope.facts, scope.draft, ends, live)
+def _order_nodes(facts: Facts, draft: Draft, nodes: PassNodes, ends: _Ends) -> None:
+    live = {node: raw for node in nodes if (raw := facts.observed.objects.get(states.key_of(SYSTEM, node))) is not None}
+    _keep_undeclared(facts, draft, ends, live)
     for node in sorted({*live, *ends}):
-        view = scope.nodes.get(node)
+        view = nodes.get(node)
         if view is not None and not view.suspended:
-            _order(scope.facts, scope.draft, node, ends.get(node, {}), live.get(node))
+            _order(facts, draft, node, ends.get(node, {}), live.get(node))
 
 
 # ---- members and pairs
@@ -355,4 +352,4 @@ def _evidence(facts: Facts, names: Sequence[str]) -> Evidence:
     return Evidence(RULE, declared.origin.file, declared.origin.line, facts.desired.revision)
 
 
-__all__ = ["LinkMember", "LinkPair", "run"]
+__all__ = ["LinkMember", "LinkPair", "order_links"]

@@ -90,7 +90,7 @@ class PlacementState:
         self.volumes = VolumeChoices(scope.facts.observed, scope.facts.claims, scope.nodes)
         self.attach_limits = AttachLimits(scope.facts.observed, self.volumes.cluster)
         self.claims = ClaimChoices(scope.facts.claims)
-        self._table_keys = TableKeys(scope, self.volumes.cluster)
+        self._table_keys = TableKeys(scope.facts, scope.recovery, self.volumes.cluster)
         self._pod_affinity: PodAffinity | None = None
         self._claims = _claims(scope.facts)
         self._explanations: dict[int, tuple[tuple[int, int], PendingExplanation]] = {}
@@ -126,8 +126,8 @@ class PlacementState:
         key = self._table_keys.of(job, pod)
         found = self._tables.get(key)
         if found is None:
-            penalty = self.scope.penalty.get(job.gang.key, {})
-            refused = self.scope.refused.get(job.gang.key, {})
+            penalty = self.scope.recovery.penalty.get(job.gang.key, {})
+            refused = self.scope.recovery.refused.get(job.gang.key, {})
             new_table = self._table_type(job, pod)
             found = self._tables[key] = new_table(
                 job, pod, self.views, self.trees, penalty, refused, self._static_fit_of(pod)

@@ -58,7 +58,7 @@ class Consolidation:
                 nomination.clear(self._scope.draft, gang)
 
     def _withdrawn(self, gang: Gang, pod: Pod) -> bool:
-        owner = self._scope.gangs.get(self._scope.gang_of.get(pod.key, ""))
+        owner = self._scope.gangs.get(self._scope.gangs.of_pod.get(pod.key, ""))
         if owner is None or owner.queue in self._movable_queues or pod.resource not in WHOLE_CHIP:
             return False
         return moves.displaced_for(self._scope.draft, owner, gang) == moves.MOVED
@@ -131,17 +131,17 @@ class Consolidation:
         running = pod.node == view.node.name and bool(pod.chips) and pod.deleting is None and not pod.finished
         if not running or pod.key in self._scope.draft.evicting or critical(pod):
             return False
-        owner = moves.owner_of(self._scope, pod, gang)
+        owner = moves.owner_of(self._scope.facts, self._scope.draft, self._scope.gangs, pod, gang)
         if owner is None or owner.queue not in self._movable_queues:
             return False
         return pod.annotations.get(VOLCANO_PREEMPTABLE, owner.options.preemptable) != "false"
 
     def _evict(self, gang: Gang, pod: Pod) -> None:
-        owner = self._scope.gangs[self._scope.gang_of[pod.key]]
+        owner = self._scope.gangs[self._scope.gangs.of_pod[pod.key]]
         rule = f"queue {owner.queue} movable"
         cause = causes.of_claim(gang, rule)
         evidence = Evidence(rule=rule, revision=self._scope.facts.desired.revision, cause=cause)
-        moves.order(self._scope, gang, pod, evidence)
+        moves.order(self._scope.draft, self._scope.gangs, gang, pod, evidence)
 
 
 def _chips(pods: Sequence[Pod]) -> int:

@@ -20,6 +20,9 @@ from belay.engine.model.cluster import Pod
 from belay.engine.model.history import JobMemory
 from belay.engine.model.jobs import INDEPENDENT_KINDS
 from belay.engine.model.reasons import ActionReason
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
 from belay.engine.plan.preempt import messages
 from belay.engine.plan.preempt.evictions import evict
 from belay.engine.plan.preempt.outcome import GangOutcome, curable
@@ -27,7 +30,6 @@ from belay.engine.plan.preempt.search import Exhausted
 from belay.engine.plan.preempt.victim_sets import victim_set
 from belay.engine.plan.queue.waiting_pods import WaitingPods
 from belay.engine.plan.restart_scope import memory_of, narrow_only
-from belay.engine.plan.scope import Scope
 
 if TYPE_CHECKING:
     from belay.engine.plan.preempt.what_if import WhatIf
@@ -45,8 +47,16 @@ MOST_TAKEN: Final = 8
 class IncompleteGangs:
     """The gangs of one pass that have lost pods and find no place for their replacements."""
 
-    def __init__(self, scope: Scope, what_if: WhatIf, waiting_pods: WaitingPods) -> None:
-        self._scope, self._what_if, self._waiting_pods = scope, what_if, waiting_pods
+    def __init__(
+        self, facts: Facts, draft: Draft, gangs: PassGangs, what_if: WhatIf, waiting_pods: WaitingPods
+    ) -> None:
+        self._facts, self._draft, self._gangs, self._what_if, self._waiting_pods = (
+            facts,
+            draft,
+            gangs,
+            what_if,
+            waiting_pods,
+        )
         self._stuck: list[GangOutcome] = []
 
     def record(self, outcome: GangOutcome) -> None:
@@ -84,12 +94,12 @@ class IncompleteGangs:
 
     def _may_be_taken(self, outcome: GangOutcome) -> bool:
         """Whether it waited long enough, may be rescheduled as a whole, and nothing else is under way for it."""
-        memory, members = self._memory(outcome), self._scope.members[outcome.gang.key]
-        waits = self._scope.facts.now - min(pod.created for pod in outcome.unplaced)
+        memory, members = self._memory(outcome), self._gangs.members[outcome.gang.key]
+        waits = self._facts.now - min(pod.created for pod in outcome.unplaced)
         under_way = (
             bool(memory.nominated or memory.evicted)
             or memory.healing is not None
-            or any(pod.deleting is not None or pod.key in self._scope.draft.evicting for pod in members)
+            or any(pod.deleting is not None or pod.key in self._draft.evicting for pod in members)
         )
         return (
             waits >= AFTER
@@ -129,16 +139,14 @@ class IncompleteGangs:
         for outcome in taken:
             pods = self._waiting_pods.started(outcome.gang)
             began = [pod.started if pod.started is not None else pod.created for pod in pods]
-            lost = sum(int(self._scope.facts.now - at) * pod.count for at, pod in zip(began, pods, strict=True))
-            whole = victim_set(
-                outcome.gang, pods, ends_job=True, lost=lost, seconds=int(self._scope.facts.now - min(began))
-            )
-            evict(self._scope.facts, self._scope.draft, helped.gang, whole, REASON, RULE, counted=True)
+            lost = sum(int(self._facts.now - at) * pod.count for at, pod in zip(began, pods, strict=True))
+            whole = victim_set(outcome.gang, pods, ends_job=True, lost=lost, seconds=int(self._facts.now - min(began)))
+            evict(self._facts, self._draft, helped.gang, whole, REASON, RULE, counted=True)
             gone += pods
             if outcome is not helped:
                 text = "all its pods start again once there is room for them"
-                messages.amend(self._scope.draft, outcome.gang, text, waits=False)
-        messages.amend(self._scope.draft, helped.gang, messages.waits_for_evictions(gone), near=messages.nodes_of(gone))
+                messages.amend(self._draft, outcome.gang, text, waits=False)
+        messages.amend(self._draft, helped.gang, messages.waits_for_evictions(gone), near=messages.nodes_of(gone))
 
     def _explain(self, outcome: GangOutcome) -> None:
         """Say that the gang holds chips without running, and what ends that."""
@@ -148,7 +156,7 @@ class IncompleteGangs:
             text += (
                 f"; they are not taken back (fault-scheduling={gang.fault_scheduling}): delete them to free the chips"
             )
-        messages.extend(self._scope.draft, gang, text)
+        messages.extend(self._draft, gang, text)
 
     def _memory(self, outcome: GangOutcome) -> JobMemory:
-        return memory_of(self._scope.draft, outcome.gang)
+        return memory_of(self._draft, outcome.gang)

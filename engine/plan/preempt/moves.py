@@ -22,10 +22,10 @@ from belay.engine.model.jobs import Gang
 from belay.engine.model.reasons import ActionReason
 from belay.engine.plan.draft import Displacement, Draft
 from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
 from belay.engine.plan.preempt import messages
 from belay.engine.plan.preempt.outcome import GangOutcome
 from belay.engine.plan.restart_scope import memory_of
-from belay.engine.plan.scope import Scope
 
 MOVED: Final = ActionReason.MOVED
 #: No pod of a job moves again for so long after a move, in milliseconds.
@@ -40,17 +40,17 @@ def together(facts: Facts, outcome: GangOutcome) -> Sequence[Pod]:
     return outcome.unplaced[: max(1, needs)]
 
 
-def owner_of(scope: Scope, pod: Pod, gang: Gang) -> Gang | None:
+def owner_of(facts: Facts, draft: Draft, gangs: PassGangs, pod: Pod, gang: Gang) -> Gang | None:
     """The job of a pod that may be moved for the gang, else None: its owner replaces pods, its priority is not higher,
     it was not moved recently, and no annotation keeps it where it is.
     """
-    owner = scope.gangs.get(scope.gang_of.get(pod.key, ""))
+    owner = gangs.get(gangs.of_pod.get(pod.key, ""))
     if owner is None or owner.kind not in MOVABLE or owner.key == gang.key or owner.priority > gang.priority:
         return None
     if settled(pod):  # nor does Belay move it to make room
         return None
-    recent = scope.facts.now_ms - REST_MS
-    story = memory_of(scope.draft, owner).timeline
+    recent = facts.now_ms - REST_MS
+    story = memory_of(draft, owner).timeline
     return None if any(at > recent and _is_move(read_line(text)) for at, text in story) else owner
 
 
@@ -64,12 +64,12 @@ def displaced_for(draft: Draft, owner: Gang, gang: Gang) -> str:
     return next((line.reason for line in lines if line.gang == gang.key), "")
 
 
-def order(scope: Scope, gang: Gang, pod: Pod, evidence: Evidence) -> None:
+def order(draft: Draft, gangs: PassGangs, gang: Gang, pod: Pod, evidence: Evidence) -> None:
     """Evict a pod, so that the gang fits on its node."""
-    owner = scope.gangs[scope.gang_of[pod.key]]
-    scope.draft.displaced[pod.key] = Displacement(gang.key, owner.key, (pod.key,), MOVED)
-    scope.draft.evicting.add(pod.key)
-    scope.draft.actions.append(
+    owner = gangs[gangs.of_pod[pod.key]]
+    draft.displaced[pod.key] = Displacement(gang.key, owner.key, (pod.key,), MOVED)
+    draft.evicting.add(pod.key)
+    draft.actions.append(
         EvictPod(
             namespace=pod.namespace,
             pod=pod.name,

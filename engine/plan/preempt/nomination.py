@@ -14,6 +14,8 @@ from belay.engine.model.cluster import Pod
 from belay.engine.model.history_lines import HistoryLine, LineKind, read_line, with_line
 from belay.engine.model.jobs import Gang
 from belay.engine.plan.draft import Displacement, Draft
+from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
 from belay.engine.plan.restart_scope import memory_of
 from belay.engine.plan.scope import Scope
 
@@ -39,32 +41,30 @@ def clear(draft: Draft, gang: Gang) -> None:
         draft.memory.jobs[gang.key] = msgspec.structs.replace(memory, nominated={})
 
 
-def record_evictions(scope: Scope) -> None:
+def record_evictions(facts: Facts, draft: Draft, gangs: PassGangs) -> None:
     """Record the evictions that safety let pass: in the history of the job they make room for, and of the evicted
     job.
     """
-    for unit in sorted(scope.draft.displaced):
-        row = scope.draft.displaced[unit]
-        gang = scope.gangs[row.preemptor]
-        memory = memory_of(scope.draft, gang)
+    for unit in sorted(draft.displaced):
+        row = draft.displaced[unit]
+        gang = gangs[row.preemptor]
+        memory = memory_of(draft, gang)
         nominated = dict(memory.nominated)
         for key in row.pods:
-            nominated.setdefault(scope.facts.observed.pods[key].uid, scope.facts.now_ms)
+            nominated.setdefault(facts.observed.pods[key].uid, facts.now_ms)
         newest = sorted(nominated.items(), key=lambda item: (-item[1], item[0]))[:MAX_NOMINATED]
-        scope.draft.memory.jobs[gang.key] = msgspec.structs.replace(
-            memory, uid=gang.uid, nominated=dict(sorted(newest))
-        )
-        _record_victim(scope, row)
+        draft.memory.jobs[gang.key] = msgspec.structs.replace(memory, uid=gang.uid, nominated=dict(sorted(newest)))
+        _record_victim(facts, draft, gangs, row)
 
 
-def _record_victim(scope: Scope, row: Displacement) -> None:
-    victim = scope.gangs.get(row.victim)
+def _record_victim(facts: Facts, draft: Draft, gangs: PassGangs, row: Displacement) -> None:
+    victim = gangs.get(row.victim)
     if victim is None or not row.counted or victim.kind == "Pod":
         return
-    memory = memory_of(scope.draft, victim)
+    memory = memory_of(draft, victim)
     line = HistoryLine(LineKind.DISPLACED, reason=row.reason, gang=row.preemptor)
-    written = {read_line(text) for at, text in memory.timeline if at == scope.facts.now_ms}
+    written = {read_line(text) for at, text in memory.timeline if at == facts.now_ms}
     if line not in written:
-        scope.draft.memory.jobs[victim.key] = msgspec.structs.replace(
-            memory, uid=victim.uid, timeline=with_line(memory.timeline, scope.facts.now_ms, line.text)
+        draft.memory.jobs[victim.key] = msgspec.structs.replace(
+            memory, uid=victim.uid, timeline=with_line(memory.timeline, facts.now_ms, line.text)
         )

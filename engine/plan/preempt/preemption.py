@@ -58,7 +58,7 @@ class Preemption:
 
     def __init__(self, scope: Scope, queues: Queues, what_if: WhatIf, waiting_pods: WaitingPods) -> None:
         self._scope, self._queues, self._what_if, self._waiting_pods = scope, queues, what_if, waiting_pods
-        self._rules = PreemptionRules(scope, queues.by_name)
+        self._rules = PreemptionRules(scope.facts, scope.gangs, queues.by_name)
         self._reservations, self._terminating = Reservations(scope, what_if), TerminatingPods(scope, what_if)
         self._stuck: list[GangOutcome] = []
         self._candidates = EvictionCandidates(scope.facts, scope.draft)
@@ -88,7 +88,7 @@ class Preemption:
                 self._scope.draft, gang, messages.waits_for_evictions(victims), near=messages.nodes_of(victims)
             )
             again = [pod for pod in victims if pod.deleting is None and pod.key not in self._scope.draft.evicting]
-            for victim_set in unfinished_evictions(self._scope, again):
+            for victim_set in unfinished_evictions(self._scope.facts, self._scope.draft, self._scope.gangs, again):
                 evict(
                     self._scope.facts,
                     self._scope.draft,
@@ -317,7 +317,9 @@ class Preemption:
             self._emptiest[resource] = [name for _, name in nsmallest(MAX_NODES, rows)]
         keys: dict[str, None] = {}
         for name in self._emptiest[resource][: NEAR_NODES + 4 * pods]:
-            keys.update(dict.fromkeys(self._scope.gang_of.get(pod.key, "") for pod in self._scope.nodes[name].pods))
+            keys.update(
+                dict.fromkeys(self._scope.gangs.of_pod.get(pod.key, "") for pod in self._scope.nodes[name].pods)
+            )
         return [self._scope.gangs[key] for key in keys if key in self._scope.gangs and key != gang.key]
 
     def _explain(self, outcome: GangOutcome) -> None:

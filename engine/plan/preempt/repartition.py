@@ -21,7 +21,10 @@ from belay.engine.model.pending_reasons import FRAGMENTED, SHORTAGE
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.repartition import ChipRepartition, allocate, repartitions
 from belay.engine.model.vnpu import ExistingVNPU, TemplateSize, change
-from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
+from belay.engine.plan.node_view import NodeView, PassNodes
 from belay.engine.plan.place.job import STATIC_VNPU, SchedulerJob
 from belay.engine.plan.place.nodes import fit
 from belay.engine.plan.place.nodes.table import MISSING
@@ -32,7 +35,7 @@ from belay.engine.plan.preempt import messages, moves
 from belay.engine.plan.preempt.disruption_budgets import DisruptionBudgets
 from belay.engine.plan.preempt.outcome import GangOutcome
 from belay.engine.plan.preempt.search import Exhausted
-from belay.engine.plan.scope import Scope
+from belay.engine.plan.rules.fault_rules import FaultRules
 from belay.engine.plan.vnpu import layout
 from belay.engine.plan.vnpu.templates import chip_totals, layouts_of, templates_of
 from belay.engine.wire.parts import held_cores
@@ -60,9 +63,26 @@ class MoveSet(NamedTuple):
 class Repartition:
     """The cuts and moves of one pass for jobs whose vNPUs do not fit."""
 
-    def __init__(self, scope: Scope, state: PlacementState, what_if: WhatIf) -> None:
-        self._scope, self._state, self._what_if = scope, state, what_if
-        self._budgets = DisruptionBudgets(scope.facts.observed, scope.draft.evicting)
+    def __init__(
+        self,
+        facts: Facts,
+        draft: Draft,
+        nodes: PassNodes,
+        gangs: PassGangs,
+        rules: FaultRules | None,
+        state: PlacementState,
+        what_if: WhatIf,
+    ) -> None:
+        self._facts, self._draft, self._nodes, self._gangs, self._rules, self._state, self._what_if = (
+            facts,
+            draft,
+            nodes,
+            gangs,
+            rules,
+            state,
+            what_if,
+        )
+        self._budgets = DisruptionBudgets(facts.observed, draft.evicting)
         self._stuck: list[GangOutcome] = []
         self._unsolvable: set[tuple[object, ...]] = set()
         self._cut: set[tuple[str, int]] = set()
@@ -92,7 +112,7 @@ class Repartition:
     # ---- templates by name: chips are cut again
 
     def _recut(self, outcome: GangOutcome, job: SchedulerJob) -> None:
-        gang, need = outcome.gang, len(moves.together(self._scope.facts, outcome))
+        gang, need = outcome.gang, len(moves.together(self._facts, outcome))
         pods = list(outcome.unplaced[:MAX_NEW])
         self._state.dry_run = True
         placed, without = self._state.place(job, pods, FormerPlacement())
@@ -104,7 +124,7 @@ class Repartition:
             most, least = len(without) - coming, need - short - coming
             if most <= 0 or (least <= 0 and coming):
                 text = f"{job.resource} is being made ready: an order or a report is on its way"
-                messages.amend(self._scope.draft, gang, text)
+                messages.amend(self._draft, gang, text)
                 break
             options = list(self._options(job.resource, nodes, most, allowed=allowed))
             counts = range(most if allowed else max(1, least), max(1, least) - 1, -1)
@@ -133,16 +153,16 @@ class Repartition:
             template = self._template(view, resource)
             if template is None:
                 continue
-            agent = self._scope.facts.observed.agents.get(view.node.name)
+            agent = self._facts.observed.agents.get(view.node.name)
             made = sum(1 for device in agent.vnpus if device.template == template) if agent is not None else 0
-            made += sum(rows.count(template) for rows in layout.pending_templates(self._scope.facts, view).values())
+            made += sum(rows.count(template) for rows in layout.pending_templates(self._facts, view).values())
             total += max(0, made - view.node.allocatable.get(resource, 0))
             total += sum(pod.count for pod in view.pods if pod.resource == resource and pod.deleting is not None)
         return total
 
     def _template(self, view: NodeView, resource: str) -> str | None:
         """The template behind a resource on the node's chips."""
-        family = templates_of(self._scope.facts.desired, view)
+        family = templates_of(self._facts.desired, view)
         if family is None or not family.spec.static or not resource.startswith(family.spec.resource_prefix):
             return None
         found = family.by_suffix.get(resource.removeprefix(family.spec.resource_prefix))
@@ -154,12 +174,10 @@ class Repartition:
         """Unused chips with what each could be cut into; ``allowed``: only those that a document declares."""
         weighed = 0
         for view in nodes:
-            family, template = templates_of(self._scope.facts.desired, view), self._template(view, resource)
+            family, template = templates_of(self._facts.desired, view), self._template(view, resource)
             if family is None or template is None or view.node.allocatable.get(NPU_CORE):
                 continue
-            if view.contradiction or (
-                allowed and not (view.dynamic_chips and layout.orderable(self._scope.facts, view))
-            ):
+            if view.contradiction or (allowed and not (view.dynamic_chips and layout.orderable(self._facts, view))):
                 continue
             chips = view.dynamic_chips if allowed else view.base & ~view.dynamic_chips & ~view.soft_chips
             for chip in ids_of(chips & view.base & ~view.unavailable):
@@ -180,9 +198,9 @@ class Repartition:
         self, view: NodeView, chip: int, family: VNPUTemplates
     ) -> list[tuple[ExistingVNPU, TemplateSize]] | None:
         """The vNPUs of a chip that may be cut now, None when it may not."""
-        if view.chip_level.get(chip, NORMAL) not in IN_SERVICE or layout.occupant_of(self._scope.facts, view, chip):
+        if view.chip_level.get(chip, NORMAL) not in IN_SERVICE or layout.occupant_of(self._facts, view, chip):
             return None
-        rows = list(layout.vnpus_on(self._scope.facts, view, chip))
+        rows = list(layout.vnpus_on(self._facts, view, chip))
         if any(row.busy or row.template not in family.by_name for row in rows):
             return None
         cores = chip_totals(view, family).aicore
@@ -191,14 +209,17 @@ class Repartition:
     def _order(self, gang: Gang, job: SchedulerJob, chosen: Sequence[tuple[str, int, ChipRepartition]]) -> None:
         cuttings, waits = [], False
         for name, chip, cut in chosen:
-            view = self._scope.nodes[name]
+            view = self._nodes[name]
             template = self._template(view, job.resource) or ""
-            rows = list(layout.vnpus_on(self._scope.facts, view, chip))
+            rows = list(layout.vnpus_on(self._facts, view, chip))
             wanted = (*(row.template for row in rows if row.id not in cut.destroy), *[template] * cut.more)
-            epoch, pieces = layout.next_epoch(self._scope.facts, view), ", ".join(wanted)
-            document = next(d for d in layouts_of(self._scope.facts.desired, view) if d.document.spec.mode == "dynamic")
+            epoch, pieces = layout.next_epoch(self._facts, view), ", ".join(wanted)
+            document = next(d for d in layouts_of(self._facts.desired, view) if d.document.spec.mode == "dynamic")
             ordered = layout.order_partition(
-                self._scope,
+                self._facts,
+                self._draft,
+                self._nodes,
+                self._rules,
                 view,
                 chip,
                 wanted,
@@ -206,34 +227,32 @@ class Repartition:
                 epoch,
                 reason=ON_DEMAND,
                 message=f"chip {view.chip(chip)} of node {name} is cut into {pieces} for {messages.named(gang)}",
-                evidence=layout.layout_evidence(self._scope.facts, document),
+                evidence=layout.layout_evidence(self._facts, document),
             )
             if ordered:
-                layout.remember_epoch(self._scope.facts, self._scope.draft, view, epoch)
+                layout.remember_epoch(self._facts, self._draft, view, epoch)
             self._cut.add((name, chip))
             cuttings.append(_cutting(view, chip, template, cut))
             waits = waits or not ordered
         text = f"{'the attempts of the node are used up' if waits else 'room is being made'}: {'; '.join(cuttings)}"
-        messages.amend(self._scope.draft, gang, text, reason=FRAGMENTED, near=[name for name, _, _ in chosen])
+        messages.amend(self._draft, gang, text, reason=FRAGMENTED, near=[name for name, _, _ in chosen])
 
     def _advise(self, gang: Gang, job: SchedulerJob, chosen: Sequence[tuple[str, int, ChipRepartition]]) -> None:
         cuttings = []
         for name, chip, cut in chosen:
-            view = self._scope.nodes[name]
+            view = self._nodes[name]
             cuttings.append(_cutting(view, chip, self._template(view, job.resource) or "", cut))
         text = f"{'; '.join(cuttings)} would free enough; with a VNPULayout in mode dynamic Belay cuts them"
-        messages.amend(
-            self._scope.draft, gang, text, reason=FRAGMENTED, near=[name for name, _, _ in chosen], waits=False
-        )
+        messages.amend(self._draft, gang, text, reason=FRAGMENTED, near=[name for name, _, _ in chosen], waits=False)
 
     # ---- AI cores: pods are moved
 
     def _move(self, outcome: GangOutcome, job: SchedulerJob) -> None:
-        gang, pods = outcome.gang, moves.together(self._scope.facts, outcome)
+        gang, pods = outcome.gang, moves.together(self._facts, outcome)
         terminating = self._terminating(job, pods[0])
         if terminating and self._what_if.fits_with_moves(gang, pods, terminating, ()):
             messages.amend(
-                self._scope.draft, gang, messages.waits_for_evictions(terminating), near=messages.nodes_of(terminating)
+                self._draft, gang, messages.waits_for_evictions(terminating), near=messages.nodes_of(terminating)
             )
             return
         request_class = (self._what_if.request_class(gang, pods), len(pods))
@@ -248,20 +267,20 @@ class Repartition:
             if not option.allowed:
                 text = f"moving {names} would free enough; with a VNPULayout in mode dynamic Belay moves them"
                 near = messages.nodes_of(option.pods)
-                messages.amend(self._scope.draft, gang, text, reason=FRAGMENTED, near=near, waits=False)
+                messages.amend(self._draft, gang, text, reason=FRAGMENTED, near=near, waits=False)
                 return
             for pod in option.pods:
                 self._evict(gang, pod)
             self._what_if.hold(gang, pods, (*terminating, *option.pods))
             text, near = f"room is being made: moving {names}", messages.nodes_of(option.pods)
-            messages.amend(self._scope.draft, gang, text, reason=FRAGMENTED, near=near)
+            messages.amend(self._draft, gang, text, reason=FRAGMENTED, near=near)
             return
         self._unsolvable.add(request_class)
 
     def _terminating(self, job: SchedulerJob, pod: Pod) -> tuple[Pod, ...]:
         """Terminating pods with AI cores on nodes that refused the job for want of room."""
         nodes = (self._state.views[name] for name in self._refusing(job, pod))
-        going = self._scope.draft.evicting
+        going = self._draft.evicting
         return tuple(
             one
             for view in nodes
@@ -317,14 +336,14 @@ class Repartition:
         """Whether a pod runs and may be moved for the gang."""
         held = held_cores(pod)
         settled = bool(held and held.template and pod.annotations.get(ASCEND_REAL)) and pod.deleting is None
-        if not settled or pod.key in self._scope.draft.evicting or self._state.parts.assigned(pod.key) is not None:
+        if not settled or pod.key in self._draft.evicting or self._state.parts.assigned(pod.key) is not None:
             return False
-        return moves.owner_of(self._scope, pod, gang) is not None
+        return moves.owner_of(self._facts, self._draft, self._gangs, pod, gang) is not None
 
     def _evict(self, gang: Gang, pod: Pod) -> None:
-        view = self._scope.nodes[pod.node]
-        document = next(d for d in layouts_of(self._scope.facts.desired, view) if d.document.spec.mode == "dynamic")
-        moves.order(self._scope, gang, pod, layout.layout_evidence(self._scope.facts, document))
+        view = self._nodes[pod.node]
+        document = next(d for d in layouts_of(self._facts.desired, view) if d.document.spec.mode == "dynamic")
+        moves.order(self._draft, self._gangs, gang, pod, layout.layout_evidence(self._facts, document))
 
 
 class _FreeCores:

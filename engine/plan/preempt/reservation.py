@@ -20,8 +20,9 @@ from belay.engine.model.plan import Plan
 from belay.engine.model.times import rfc3339
 from belay.engine.plan.preempt import messages
 from belay.engine.plan.preempt.outcome import GangOutcome
+from belay.engine.plan.recover.outcome import NodeRefusal
 from belay.engine.plan.restart_scope import memory_of
-from belay.engine.plan.scope import NodeRefusal, Scope
+from belay.engine.plan.scope import Scope
 
 if TYPE_CHECKING:
     from belay.engine.documents.scheduling import Starvation
@@ -86,8 +87,8 @@ class Reservations:
                 rows = ((name, self._kept[name]) for name in everyone)
                 closed = {n: everyone[n] for n, one in rows if one.key != key and one.priority >= gang.priority}
             if closed and any(self._scope.facts.observed.pods[pod].count for pod in gang.pods):
-                own = self._scope.refused.get(key)
-                self._scope.refused[key] = {**closed, **own} if own else closed
+                own = self._scope.recovery.refused.get(key)
+                self._scope.recovery.refused[key] = {**closed, **own} if own else closed
 
     def release_started(self, gang: Gang, needs: int) -> None:
         """Release the nodes of a gang that has started; ``needs``: pods that its minimum still lacks."""
@@ -166,7 +167,7 @@ class Reservations:
         if entry is None or RESERVED not in entry.nodes or not outcome.unplaced:
             return
         want = min(pod.count for pod in outcome.unplaced)
-        refused = self._scope.refused.get(outcome.gang.key, {})
+        refused = self._scope.recovery.refused.get(outcome.gang.key, {})
         for name, gang in sorted(self._kept.items()):
             view = self._scope.nodes[name]
             if gang.key != outcome.gang.key and name in refused and view.free.bit_count() >= max(1, want):

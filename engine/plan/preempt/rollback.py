@@ -23,34 +23,38 @@ from belay.engine.model.jobs import INDEPENDENT_KINDS, Gang
 from belay.engine.model.reasons import ActionReason
 from belay.engine.plan import causes
 from belay.engine.plan.budgets import unit_of
-from belay.engine.plan.scope import Scope
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
 
 REASON: Final = ActionReason.GANG_INCOMPLETE
 RULE: Final = "place/rollback"
 
 
-def run(scope: Scope, gang: Gang, started: Sequence[Pod], waiting: Sequence[Pod]) -> None:
+def take_back(
+    facts: Facts, draft: Draft, gangs: PassGangs, gang: Gang, started: Sequence[Pod], waiting: Sequence[Pod]
+) -> None:
     """Evict the bound pods of a gang that lacks its minimum and whose ``waiting`` pods, though claimed, find no
     nodes.
     """
     if gang.kind in INDEPENDENT_KINDS or not _never_ran(started, waiting):
         return
     for pod in started:
-        if pod.key in scope.draft.evicting:
+        if pod.key in draft.evicting:
             continue
-        scope.draft.evicting.add(pod.key)
-        scope.draft.actions.append(
+        draft.evicting.add(pod.key)
+        draft.actions.append(
             EvictPod(
                 namespace=pod.namespace,
                 pod=pod.name,
                 grace_period_seconds=pod.grace_seconds,
                 force=False,
                 owner=Owner(pod.owner_kind, pod.owner_name),
-                budget_unit=unit_of(scope, pod.key),
+                budget_unit=unit_of(gangs, pod.key),
                 reason=REASON,
                 message=f"{gang.kind} {gang.namespace}/{gang.name}: its binding was interrupted and cannot be "
                 f"completed, {len(started)} of {gang.min_available} pods are bound: {pod.name} gives its chips back",
-                evidence=Evidence(rule=RULE, revision=scope.facts.desired.revision, cause=causes.of_claim(gang, RULE)),
+                evidence=Evidence(rule=RULE, revision=facts.desired.revision, cause=causes.of_claim(gang, RULE)),
                 preconditions=Preconditions(uid=pod.uid, node=pod.node),
             )
         )

@@ -18,9 +18,10 @@ from belay.engine.gangs.owners import annotations_of, labels_of
 from belay.engine.model.cluster import Pod
 from belay.engine.model.jobs import Gang
 from belay.engine.model.labels import VOLCANO_PREEMPTABLE, VOLCANO_RECLAIMABLE
+from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
 from belay.engine.plan.preempt.victim_sets import VictimSet
 from belay.engine.plan.queue.queues import QueueState
-from belay.engine.plan.scope import Scope
 from belay.engine.wire import schedulerconf
 
 PREEMPT: Final = "preempt"
@@ -49,11 +50,11 @@ class PriorityClass(NamedTuple):
 class PreemptionRules:
     """The eviction rules of one pass."""
 
-    def __init__(self, scope: Scope, queues: Mapping[str, QueueState]) -> None:
-        self._scope, self._queues = scope, queues
-        self._conf = schedulerconf.of(scope.facts.observed.objects)
+    def __init__(self, facts: Facts, gangs: PassGangs, queues: Mapping[str, QueueState]) -> None:
+        self._gangs, self._queues = gangs, queues
+        self._conf = schedulerconf.of(facts.observed.objects)
         self._classes = {
-            key.name: _class(raw) for key, raw in scope.facts.observed.objects.items() if key.kind == "PriorityClass"
+            key.name: _class(raw) for key, raw in facts.observed.objects.items() if key.kind == "PriorityClass"
         }
 
     @cached_property
@@ -63,7 +64,7 @@ class PreemptionRules:
             return True
         if any(row.preemptable or row.policy == NEVER for row in self._classes.values()):
             return True
-        return any(gang.options.states_preemption for gang in self._scope.gangs.values())
+        return any(gang.options.states_preemption for gang in self._gangs.values())
 
     def may_preempt(self, gang: Gang) -> bool:
         """Whether the job's class lets it evict others at all."""

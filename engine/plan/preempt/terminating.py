@@ -104,7 +104,7 @@ class TerminatingPods:
         return not pod.chips or bool(mask_of(list(chip_ids(pod))) & ~self._what_if.held_chips(pod.node))
 
     def _queue(self, pod: Pod) -> str | None:
-        gang = self._scope.gangs.get(self._scope.gang_of.get(pod.key, ""))
+        gang = self._scope.gangs.get(self._scope.gangs.of_pod.get(pod.key, ""))
         return gang.queue if gang is not None else None
 
 

@@ -17,7 +17,7 @@ from belay.engine.model.jobs import INDEPENDENT_KINDS, Gang
 from belay.engine.model.quantities import whole_number
 from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
-from belay.engine.plan.scope import Scope
+from belay.engine.plan.grouping import PassGangs
 
 #: Events of a Volcano Job's policies that an eviction raises.
 EVICTED_EVENTS: Final = frozenset({"PodEvicted", "AnyEvent", "*"})
@@ -82,33 +82,25 @@ def victim_sets_of(facts: Facts, draft: Draft, gang: Gang) -> list[VictimSet]:
     return [*found, _victim_set(facts, gang, tuple(running), ends_job=True)] if len(spare) < len(running) else found
 
 
-def unfinished_evictions(scope: Scope, pods: Sequence[Pod]) -> list[VictimSet]:
+def unfinished_evictions(facts: Facts, draft: Draft, gangs: PassGangs, pods: Sequence[Pod]) -> list[VictimSet]:
     """Pods whose decided eviction has not been carried out, as the victim sets they were decided in."""
     by_gang: dict[str, list[Pod]] = {}
     for pod in pods:
-        key = scope.gang_of.get(pod.key, "")
-        if key in scope.gangs:
+        key = gangs.of_pod.get(pod.key, "")
+        if key in gangs:
             by_gang.setdefault(key, []).append(pod)
     found: list[VictimSet] = []
     for key in sorted(by_gang):
         whole = next(
-            (
-                row
-                for row in victim_sets_of(scope.facts, scope.draft, scope.gangs[key])
-                if row.ends_job and len(row.pods) > 1
-            ),
+            (row for row in victim_sets_of(facts, draft, gangs[key]) if row.ends_job and len(row.pods) > 1),
             None,
         )
         if whole is not None and {pod.key for pod in whole.pods} <= {pod.key for pod in by_gang[key]}:
             found.append(whole)
         else:
-            singles = {
-                row.pods[0].key: row
-                for row in victim_sets_of(scope.facts, scope.draft, scope.gangs[key])
-                if len(row.pods) == 1
-            }
+            singles = {row.pods[0].key: row for row in victim_sets_of(facts, draft, gangs[key]) if len(row.pods) == 1}
             found += [
-                singles.get(pod.key) or victim_set(scope.gangs[key], (pod,), ends_job=False, lost=0, seconds=0)
+                singles.get(pod.key) or victim_set(gangs[key], (pod,), ends_job=False, lost=0, seconds=0)
                 for pod in by_gang[key]
             ]
     return found

@@ -16,6 +16,7 @@ from belay.engine.model.chip_masks import mask_of
 from belay.engine.model.cluster import Pod
 from belay.engine.model.jobs import Gang
 from belay.engine.model.pending_reasons import NODE_REFUSED, lacks_room
+from belay.engine.plan.grouping import PassGangs
 from belay.engine.plan.node_view import NodeView
 from belay.engine.plan.place.handler import Refusal
 from belay.engine.plan.place.job import WHOLE_CHIP, SchedulerJob
@@ -25,7 +26,6 @@ from belay.engine.plan.place.pending import INELIGIBLE
 from belay.engine.plan.place.state import Assignment, FormerPlacement, PlacementState
 from belay.engine.plan.preempt.search import Exhausted
 from belay.engine.plan.queue.queues import Queues
-from belay.engine.plan.scope import Scope
 from belay.engine.plan.views import chip_ids
 
 #: Most pods released and pods tried in one pass, all what-ifs together.
@@ -55,9 +55,9 @@ class WhatIf:
     """The what-ifs of one pass, within a common effort."""
 
     def __init__(
-        self, scope: Scope, state: PlacementState, queues: Queues, make: Callable[[Gang], GangAttempt]
+        self, gangs: PassGangs, state: PlacementState, queues: Queues, make: Callable[[Gang], GangAttempt]
     ) -> None:
-        self._scope, self._state, self._queues, self._make = scope, state, queues, make
+        self._gangs, self._state, self._queues, self._make = gangs, state, queues, make
         self._attempts: dict[tuple[str, str], GangAttempt] = {}
         self._kept: dict[str, int] = {}
         #: Original pods, by UID, of which only a part is in the state, since ``hold`` gave the rest to others.
@@ -207,7 +207,7 @@ class WhatIf:
 
     def _place_elsewhere(self, pod: Pod) -> list[Assignment]:
         """The assignment that a replacement of a running pod would get now."""
-        owner = self._scope.gangs.get(self._scope.gang_of.get(pod.key, ""))
+        owner = self._gangs.get(self._gangs.of_pod.get(pod.key, ""))
         job = self.job(owner) if owner is not None else None
         if job is None:
             return []
@@ -279,7 +279,7 @@ class WhatIf:
             self._queues.add(self._queue(whole), [whole])
 
     def _queue(self, pod: Pod) -> str:
-        gang = self._scope.gangs.get(self._scope.gang_of.get(pod.key, ""))
+        gang = self._gangs.get(self._gangs.of_pod.get(pod.key, ""))
         return gang.queue if gang is not None else ""
 
     def _attempt_of(self, gang: Gang) -> GangAttempt:

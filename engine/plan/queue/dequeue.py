@@ -24,7 +24,8 @@ from belay.engine.model.pending_reasons import (
 )
 from belay.engine.model.phases import PodGroupPhase
 from belay.engine.model.quantities import whole_number
-from belay.engine.plan.scope import Scope
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.grouping import PassGangs
 
 ON: Final = "on"
 INQUEUE: Final = PodGroupPhase.INQUEUE
@@ -37,11 +38,11 @@ _HOPELESS: Final = frozenset({
 })  # fmt: skip
 
 
-def waiting_gangs(scope: Scope) -> dict[str, set[str]]:
+def waiting_gangs(draft: Draft, gangs: PassGangs) -> dict[str, set[str]]:
     """The jobs that wait for a turn, by queue: keys of gangs."""
-    waiting = {(e.namespace, e.kind, e.name) for e in scope.draft.pending if e.reason not in _HOPELESS}
+    waiting = {(e.namespace, e.kind, e.name) for e in draft.pending if e.reason not in _HOPELESS}
     found: dict[str, set[str]] = {}
-    for gang in scope.gangs.values():
+    for gang in gangs.values():
         if (gang.namespace, gang.kind, gang.name) in waiting:
             found.setdefault(gang.queue, set()).add(gang.key)
     return found

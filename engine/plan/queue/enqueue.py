@@ -24,52 +24,53 @@ from belay.engine.model.plan_cache import CacheKey, NoOps
 from belay.engine.model.remedies import Remedy, Step
 from belay.engine.model.wording import counted
 from belay.engine.plan import roles
+from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
-from belay.engine.plan.grouping import shard_of
+from belay.engine.plan.grouping import PassGangs, shard_of
+from belay.engine.plan.node_view import PassNodes
 from belay.engine.plan.queue import quotas
 from belay.engine.plan.queue.missing_pods import gate_names, incomplete
 from belay.engine.plan.queue.order import JobRank, in_order, rank, turns
 from belay.engine.plan.queue.queues import QueueRefusal, Queues
 from belay.engine.plan.queue.waiting_pods import WaitingPods, pending_entry
-from belay.engine.plan.scope import Scope
 
 #: Gangs of which every pod has a node, while their pods are unchanged.
 _PLACED: Final = CacheKey("placed gangs", NoOps, limit=32768)
 
-__all__ = ["Queues", "WaitingPods", "pending_entry", "refused_by_queue", "run", "turns"]
+__all__ = ["Queues", "WaitingPods", "pending_entry", "refused_by_queue", "enqueue_gangs", "turns"]
 
 
-def run(scope: Scope) -> None:
-    """Fill ``scope.queue`` with the gangs that may be placed, in order; the others become pending with a reason."""
-    if not roles.plays(scope.facts, "schedule") or scope.facts.observed.ledger_broken:
-        return
-    queues, waiting_pods, placed = Queues(scope), WaitingPods(scope), scope.facts.cache[_PLACED]
-    scope.draft.diagnostics += quotas.findings(scope.facts.desired, queues)
+def enqueue_gangs(facts: Facts, draft: Draft, nodes: PassNodes, gangs: PassGangs) -> list[str]:
+    """The keys of the gangs that may be placed, in order; the others become pending with a reason."""
+    if not roles.plays(facts, "schedule") or facts.observed.ledger_broken:
+        return []
+
+    queues, waiting_pods = Queues(facts, nodes, gangs), WaitingPods(facts, draft, gangs)
+    placed = facts.cache[_PLACED]
+    draft.diagnostics += quotas.findings(facts.desired, queues)
     entries: list[tuple[int, JobRank]] = []
-    for gang in scope.gangs.values():
-        members = (scope.members[gang.key],)
+    for gang in gangs.values():
+        members = (gangs.members[gang.key],)
         if placed.holds(gang.key, members):
             continue
         waiting = waiting_pods.waiting(gang)
-        if not waiting and (gated := waiting_pods.gated(gang)) and shard_of(scope.facts, gang) == scope.facts.shard:
-            scope.draft.pending.append(_gated(gang, gated))
+        if not waiting and (gated := waiting_pods.gated(gang)) and shard_of(facts, gang) == facts.shard:
+            draft.pending.append(_gated(gang, gated))
             continue
-        if not waiting and all(pod.node or pod.finished for pod in scope.members[gang.key]):
+        if not waiting and all(pod.node or pod.finished for pod in gangs.members[gang.key]):
             placed.add(gang.key, members)
-        if not waiting or shard_of(scope.facts, gang) != scope.facts.shard:
+        if not waiting or shard_of(facts, gang) != facts.shard:
             continue
         started = waiting_pods.beside(gang, waiting)
-        held = _without_group(scope.facts, gang, waiting) or _held_back(gang, waiting, started, queues)
-        held = held or incomplete(
-            gang, waiting, started, waiting_pods.gated(gang), scope.facts.observed.workloads, scope.facts.now
-        )
-        held = held or _unsettled(gang, waiting, scope.facts.now)
+        held = _without_group(facts, gang, waiting) or _held_back(gang, waiting, started, queues)
+        held = held or incomplete(gang, waiting, started, waiting_pods.gated(gang), facts.observed.workloads, facts.now)
+        held = held or _unsettled(gang, waiting, facts.now)
         if held is not None:
-            scope.draft.pending.append(held)
+            draft.pending.append(held)
             continue
         queue_state = queues.by_name.get(gang.queue)
-        entries.append((-(queue_state.priority if queue_state else 0), rank(scope.facts, gang, queues)))
-    scope.queue = in_order(entries)
+        entries.append((-(queue_state.priority if queue_state else 0), rank(facts, gang, queues)))
+    return in_order(entries)
 
 
 def _without_group(facts: Facts, gang: Gang, waiting: list[Pod]) -> Pending | None:

@@ -19,9 +19,9 @@ from belay.engine.model.jobs import Gang
 from belay.engine.model.labels import DEQUEUE_FREQUENCY
 from belay.engine.model.quantities import whole_number
 from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
 from belay.engine.plan.queue.queues import Queues, QueueState, sums_of
 from belay.engine.plan.queue.share import share
-from belay.engine.plan.scope import Scope
 
 
 class JobRank(NamedTuple):
@@ -67,13 +67,13 @@ def _compare(one: tuple[int, JobRank], other: tuple[int, JobRank]) -> int:
     return (one > other) - (one < other)
 
 
-def turns(scope: Scope, queues: Queues, keys: list[str]) -> Iterator[str]:
+def turns(facts: Facts, gangs: PassGangs, queues: Queues, keys: list[str]) -> Iterator[str]:
     """The jobs of ``keys`` (each queue's in order) one by one; shares follow what was placed since the last one."""
     rows: dict[str, deque[str]] = {}
     last: list[str] = []
     for key in keys:
-        if _asks(scope, key):
-            rows.setdefault(scope.gangs[key].queue, deque()).append(key)
+        if _asks(facts, gangs, key):
+            rows.setdefault(gangs[key].queue, deque()).append(key)
         else:
             last.append(key)
     while len(rows) > 1:
@@ -86,8 +86,8 @@ def turns(scope: Scope, queues: Queues, keys: list[str]) -> Iterator[str]:
     yield from last
 
 
-def _asks(scope: Scope, key: str) -> bool:
-    pods = map(scope.facts.observed.pods.__getitem__, scope.gangs[key].pods)
+def _asks(facts: Facts, gangs: PassGangs, key: str) -> bool:
+    pods = map(facts.observed.pods.__getitem__, gangs[key].pods)
     return any(amount for pod in pods if not pod.node for amount in pod.requests.values())
 
 

@@ -20,8 +20,9 @@ from belay.engine.model.quantities import amount
 from belay.engine.model.remedies import Remedy, Step
 from belay.engine.model.unstructured import nested_map
 from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
+from belay.engine.plan.node_view import PassNodes
 from belay.engine.plan.queue.share import QueueDemand, divide, share
-from belay.engine.plan.scope import Scope
 
 if TYPE_CHECKING:
     from belay.engine.documents import Desired
@@ -75,12 +76,12 @@ class QueueRefusal(NamedTuple):
 class QueueShares:
     """What every queue has, asks for and deserves; computed only where several queues compete."""
 
-    def __init__(self, scope: Scope, queues: Mapping[str, QueueState]) -> None:
-        self.total = _total(scope)
+    def __init__(self, facts: Facts, nodes: PassNodes, gangs: PassGangs, queues: Mapping[str, QueueState]) -> None:
+        self.total = _total(nodes)
         self.allocated: dict[str, Amounts] = {}
         requests: dict[str, Amounts] = {}
-        for gang in scope.gangs.values():
-            has, wants = sums_of(scope.facts, gang)
+        for gang in gangs.values():
+            has, wants = sums_of(facts, gang)
             if is_kueues(gang.queue):
                 # what Kueue has given away is not divided among Belay's queues
                 add(self.total, has, -1)
@@ -121,24 +122,24 @@ class QueueShares:
 class Queues:
     """The queues and how much of each is used; follows the assignments of the pass."""
 
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-        self.by_name = queues_of(scope.facts.desired, scope.facts.observed)
+    def __init__(self, facts: Facts, nodes: PassNodes, gangs: PassGangs) -> None:
+        self._facts, self._nodes, self._gangs = facts, nodes, gangs
+        self.by_name = queues_of(facts.desired, facts.observed)
         self._parents = {queue_state.parent for queue_state in self.by_name.values() if queue_state.parent}
         self._shares: QueueShares | None = None
-        self._limits = _limits(scope, self.by_name)
+        self._limits = _limits(nodes, self.by_name)
         if not self._limits:
             return
-        for key, gang_key in scope.gang_of.items():
-            pod = scope.facts.observed.pods[key]
+        for key, gang_key in gangs.of_pod.items():
+            pod = facts.observed.pods[key]
             if pod.node and not pod.finished:
-                self._count(scope.gangs[gang_key].queue, (pod,), 1)
+                self._count(gangs[gang_key].queue, (pod,), 1)
 
     @property
     def shares(self) -> QueueShares:
         """The division of the cluster, computed on first use."""
         if self._shares is None:
-            self._shares = QueueShares(self._scope, self.by_name)
+            self._shares = QueueShares(self._facts, self._nodes, self._gangs, self.by_name)
         return self._shares
 
     def refusal(self, queue: str) -> QueueRefusal | None:
@@ -209,9 +210,9 @@ class Queues:
             return self.by_name[queue].used
 
         amounts: Amounts = {}
-        for key, gang_key in self._scope.gang_of.items():
-            pod = self._scope.facts.observed.pods[key]
-            if pod.node and not pod.finished and queue in self._with_parents(self._scope.gangs[gang_key].queue):
+        for key, gang_key in self._gangs.of_pod.items():
+            pod = self._facts.observed.pods[key]
+            if pod.node and not pod.finished and queue in self._with_parents(self._gangs[gang_key].queue):
                 add(amounts, pod.requests)
         return amounts
 
@@ -333,7 +334,7 @@ def _read(queue_state: QueueState, name: str, amounts: Mapping[str, Any]) -> Non
             queue_state.broken = f"queue {queue_state.name} has an unreadable {name} for {resource}: {error}"
 
 
-def _limits(scope: Scope, queues: Mapping[str, QueueState]) -> dict[str, Amounts]:
+def _limits(nodes: PassNodes, queues: Mapping[str, QueueState]) -> dict[str, Amounts]:
     """The hard cap of every queue: its capability, and what the guarantees of other queues leave of the cluster."""
     limits = {name: dict(queue_state.capability) for name, queue_state in queues.items() if queue_state.capability}
     kept: Amounts = {}
@@ -341,7 +342,7 @@ def _limits(scope: Scope, queues: Mapping[str, QueueState]) -> dict[str, Amounts
         add(kept, queue_state.guarantee)
     if not kept:
         return limits
-    total = _total(scope)
+    total = _total(nodes)
     for name, queue_state in queues.items():
         row = limits.setdefault(name, {})
         for resource, amount_kept in kept.items():
@@ -350,9 +351,9 @@ def _limits(scope: Scope, queues: Mapping[str, QueueState]) -> dict[str, Amounts
     return limits
 
 
-def _total(scope: Scope) -> Amounts:
+def _total(nodes: PassNodes) -> Amounts:
     """The allocatable resources of the shard's nodes."""
     total: Amounts = {}
-    for view in scope.nodes.values():
+    for view in nodes.values():
         add(total, view.node.allocatable)
     return total

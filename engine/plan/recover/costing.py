@@ -44,10 +44,12 @@ from belay.engine.model.wording import counted
 from belay.engine.plan import restart_scope
 from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
 from belay.engine.plan.health.tolerance import IN_PLACE_MS
+from belay.engine.plan.node_view import PassNodes
 from belay.engine.plan.recover.decisions import PROCESS, SUB, PodFault
+from belay.engine.plan.recover.outcome import NodeRefusal, RecoveryChoice, RecoveryOutcome
 from belay.engine.plan.restart_scope import Victims
-from belay.engine.plan.scope import NodeRefusal, RecoveryChoice, Scope
 from belay.engine.plan.views import chip_ids
 
 #: How long scarce room is kept for the job that loses most (ms); after that any job may take it.
@@ -59,9 +61,15 @@ _SAME_PODS: Final = frozenset({RecoveryLevel.RETRY, RecoveryLevel.IN_PLACE, Reco
 
 
 def choose_levels(
-    scope: Scope, hits: Mapping[str, Mapping[str, PodFault]], members: Mapping[str, Sequence[Pod]]
+    facts: Facts,
+    draft: Draft,
+    nodes: PassNodes,
+    gangs: PassGangs,
+    recovery: RecoveryOutcome,
+    hits: Mapping[str, Mapping[str, PodFault]],
+    members: Mapping[str, Sequence[Pod]],
 ) -> None:
-    """Fill ``scope.choices``, and keep scarce room for the jobs that lose most.
+    """Fill ``recovery.choices``, and keep scarce room for the jobs that lose most.
 
     Args:
         hits: per gang, the fault of each hit pod.
@@ -69,45 +77,43 @@ def choose_levels(
     """
     options: list[RecoveryOptions] = []
     known: dict[str, MeasuredTimes] = {}
-    for name in sorted({*hits, *(key for key in members if _is_open(scope.draft.memory.jobs.get(key)))}):
-        gang = scope.gangs.get(name)
+    for name in sorted({*hits, *(key for key in members if _is_open(draft.memory.jobs.get(key)))}):
+        gang = gangs.get(name)
         pods = [pod for pod in members.get(name, ()) if not pod.finished]
         if gang is None or gang.fault_scheduling == "off" or gang.kind in INDEPENDENT_KINDS:
             continue
         faults = {key: fault.kind for key, fault in hits.get(name, {}).items()}
         gone = [pod for pod in pods if pod.key in faults or not pod.node]
-        known_times = measured_times(scope, gang, pods, gone, scope.facts.now) if gone else None
+        known_times = measured_times(draft, nodes, gang, pods, gone, facts.now) if gone else None
         if known_times is None:
             continue
         known[name] = known_times
         chips, hit = sum(pod.count for pod in pods), sum(pod.count for pod in gone)
-        estimates = ranked(
-            allowed_levels(scope.facts, scope.draft, gang, pods, faults, gone), known_times, chips=chips, hit=hit
-        )
+        estimates = ranked(allowed_levels(facts, draft, gang, pods, faults, gone), known_times, chips=chips, hit=hit)
         options.append(
             RecoveryOptions(name, next((pod.resource for pod in gone if pod.count), ""), gang.priority, estimates)
         )
-    room = _room(scope, options, members)
+    room = _room(nodes, options, members)
     found = choose(options, room)
     for option in options:
         if option.job in found:
             best = found[option.job]
             others = tuple(one for one in option.estimates if one is not best)
             codes = {code for fault in hits.get(option.job, {}).values() for code in fault.codes}
-            scope.choices[option.job] = RecoveryChoice(
+            recovery.choices[option.job] = RecoveryChoice(
                 best, (best, *others), known[option.job], codes=tuple(sorted(codes))
             )
-    _keep_room(scope, options, room, members)
-    for name, gang in scope.gangs.items():
-        if name in scope.choices:
-            _annotate_choice(scope.facts, scope.draft, gang, scope.choices[name].chosen.level)
-        elif gang.options.recovery_level is not None and not _is_open(scope.draft.memory.jobs.get(name)):
-            _annotate_choice(scope.facts, scope.draft, gang, None)
+    _keep_room(facts, draft, nodes, gangs, recovery, options, room, members)
+    for name, gang in gangs.items():
+        if name in recovery.choices:
+            _annotate_choice(facts, draft, gang, recovery.choices[name].chosen.level)
+        elif gang.options.recovery_level is not None and not _is_open(draft.memory.jobs.get(name)):
+            _annotate_choice(facts, draft, gang, None)
 
 
-def open_recoveries(scope: Scope) -> list[str]:
+def open_recoveries(draft: Draft, gangs: PassGangs) -> list[str]:
     """Gangs with an open recovery: training has not resumed since it began."""
-    return [key for key, memory in scope.draft.memory.jobs.items() if key in scope.gangs and _is_open(memory)]
+    return [key for key, memory in draft.memory.jobs.items() if key in gangs and _is_open(memory)]
 
 
 def allowed_levels(
@@ -132,17 +138,19 @@ def allowed_levels(
 
 
 def measured_times(
-    scope: Scope, gang: Gang, pods: Sequence[Pod], gone: Sequence[Pod], now: float
+    draft: Draft, nodes: PassNodes, gang: Gang, pods: Sequence[Pod], gone: Sequence[Pod], now: float
 ) -> MeasuredTimes | None:
     """A job's measured times as of ``now`` (Unix seconds); None while its processes report no checkpoint."""
-    memory = scope.draft.memory.jobs.get(gang.key, JobMemory())
+    memory = draft.memory.jobs.get(gang.key, JobMemory())
     past = [(one.back - one.at) / 1000 for one in memory.recoveries if one.back and one.level not in _SAME_PODS]
-    return measured([pod.annotations for pod in pods], now, [median(past)] if past else [], _wait(scope, gone))
+    return measured([pod.annotations for pod in pods], now, [median(past)] if past else [], _wait(nodes, gone))
 
 
-def victims_of(scope: Scope, gang: Gang, pods: Sequence[Pod], hit: Iterable[str], ladder: Victims) -> Victims:
+def victims_of(
+    recovery: RecoveryOutcome, gang: Gang, pods: Sequence[Pod], hit: Iterable[str], ladder: Victims
+) -> Victims:
     """The pods to evict by the level chosen by cost; those of the escalation order when none was chosen."""
-    choice = scope.choices.get(gang.key)
+    choice = recovery.choices.get(gang.key)
     if choice is None or not ladder.keys:
         return ladder
     level, now = choice.chosen.level, frozenset(hit)
@@ -159,10 +167,10 @@ def victims_of(scope: Scope, gang: Gang, pods: Sequence[Pod], hit: Iterable[str]
     return Victims(ladder.keys, ladder.whole, f"{ladder.text}; {text}")
 
 
-def _wait(scope: Scope, gone: Sequence[Pod]) -> float:
+def _wait(nodes: PassNodes, gone: Sequence[Pod]) -> float:
     """Seconds until the chips of these pods may be back; shorter when a reset may heal them."""
     for pod in gone:
-        view = scope.nodes.get(pod.node)
+        view = nodes.get(pod.node)
         if view is None or not pod.node or view.down or mask_of(list(chip_ids(pod))) & view.hit & ~view.resettable:
             return REPAIR_WAIT
     return RESET_WAIT
@@ -183,14 +191,14 @@ def _in_place(facts: Facts, draft: Draft, gang: Gang, faults: Mapping[str, str])
     return facts.now_ms - begun.at < max(IN_PLACE_MS, IN_PLACE_FACTOR * seconds * 1000)
 
 
-def _room(scope: Scope, options: Sequence[RecoveryOptions], members: Mapping[str, Sequence[Pod]]) -> dict[str, int]:
+def _room(nodes: PassNodes, options: Sequence[RecoveryOptions], members: Mapping[str, Sequence[Pod]]) -> dict[str, int]:
     """Free chips per resource, rounded down per node to whole pods of the largest size needed."""
     largest: dict[str, int] = {}
     for option in options:
         most = max((pod.count for pod in members.get(option.job, ())), default=0)
         largest[option.resource] = max(largest.get(option.resource, 0), most)
     out = dict.fromkeys(largest, 0)
-    for view in scope.nodes.values():
+    for view in nodes.values():
         size = largest.get(view.resource, 0)
         if size and view.closed is None and not view.suspended and not view.down:
             out[view.resource] += view.free.bit_count() // size * size
@@ -198,32 +206,37 @@ def _room(scope: Scope, options: Sequence[RecoveryOptions], members: Mapping[str
 
 
 def _keep_room(
-    scope: Scope, options: Sequence[RecoveryOptions], room: Mapping[str, int], members: Mapping[str, Sequence[Pod]]
+    facts: Facts,
+    draft: Draft,
+    nodes: PassNodes,
+    gangs: PassGangs,
+    recovery: RecoveryOutcome,
+    options: Sequence[RecoveryOptions],
+    room: Mapping[str, int],
+    members: Mapping[str, Sequence[Pod]],
 ) -> None:
     """Keep jobs that got a level without room off the room chosen for others, for a while."""
     takers = [
         name
-        for name, choice in scope.choices.items()
-        if choice.chosen.room and _room_not_taken(scope.facts, scope.draft, name, members)
+        for name, choice in recovery.choices.items()
+        if choice.chosen.room and _room_not_taken(facts, draft, name, members)
     ]
     for option in options:
-        choice = scope.choices.get(option.job)
+        choice = recovery.choices.get(option.job)
         if choice is None or choice.chosen.room:
             continue
         wished = next((one for one in option.estimates if one.room and one.cost < choice.chosen.cost), None)
-        others = [
-            n for n in takers if scope.gangs[n].priority >= option.priority and _needs_same_chips(options, n, option)
-        ]
+        others = [n for n in takers if gangs[n].priority >= option.priority and _needs_same_chips(options, n, option)]
         if wished is None or wished.room > room.get(option.resource, 0) or not others:
             continue
         kept_for = ", ".join(sorted(others)[:3])
         text = f"{RECOVERY_RESERVED}: room for {counted(wished.room, 'chip')} is kept for {kept_for}, which loses more"
-        scope.choices[option.job] = replace(choice, held=text)
+        recovery.choices[option.job] = replace(choice, held=text)
         # a node that is too small anyway has a reason of its own, which does not end with time
         least = min((pod.count for pod in members.get(option.job, ()) if pod.count), default=1)
-        for name, view in scope.nodes.items():
+        for name, view in nodes.items():
             if view.resource == option.resource and view.free.bit_count() >= least:
-                scope.refused.setdefault(option.job, {}).setdefault(name, NodeRefusal(RECOVERY_RESERVED, text))
+                recovery.refused.setdefault(option.job, {}).setdefault(name, NodeRefusal(RECOVERY_RESERVED, text))
 
 
 def _needs_same_chips(options: Sequence[RecoveryOptions], name: str, other: RecoveryOptions) -> bool:

@@ -25,7 +25,7 @@ from belay.engine.model.jobs import Gang
 from belay.engine.plan import restart_scope
 from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
-from belay.engine.plan.scope import Scope
+from belay.engine.plan.grouping import PassGangs
 
 ELASTIC: Final = "elastic-training"
 #: Seconds that a job waits for its replaced pods: minimum and maximum; the maximum is the default.
@@ -33,21 +33,21 @@ WAIT_RANGE: Final = (30, 270)
 _RANKS: Final = 16
 
 
-def run(scope: Scope) -> None:
+def record_sizes(facts: Facts, draft: Draft, gangs: PassGangs) -> None:
     """Record which jobs train with fewer pods or are whole again, and add that to their pending entries."""
-    for key in sorted(scope.gangs):
-        gang = scope.gangs[key]
-        memory = scope.draft.memory.jobs.get(key)
+    for key in sorted(gangs):
+        gang = gangs[key]
+        memory = draft.memory.jobs.get(key)
         if memory is None or not (memory.small or memory.records) or not configured(gang):
             continue
-        pods = [scope.facts.observed.pods[pod] for pod in gang.pods]
-        training = [pod for pod in pods if pod.phase == "Running" and not _is_leaving(scope.draft, pod)]
+        pods = [facts.observed.pods[pod] for pod in gang.pods]
+        training = [pod for pod in pods if pod.phase == "Running" and not _is_leaving(draft, pod)]
         if memory.small and len(training) >= gang.replicas:
-            seconds = (scope.facts.now_ms - memory.small) // 1000
+            seconds = (facts.now_ms - memory.small) // 1000
             text = f"scaled out: all {gang.replicas} pods train again after {seconds} s"
-            scope.draft.memory.jobs[key] = _with_timeline(memory, scope.facts.now_ms, text, small=0)
-        elif trains_smaller(gang, restart_scope.memory_of(scope.draft, gang), training, scope.facts.now_ms):
-            _record_smaller(scope.facts, scope.draft, gang, memory, training)
+            draft.memory.jobs[key] = _with_timeline(memory, facts.now_ms, text, small=0)
+        elif trains_smaller(gang, restart_scope.memory_of(draft, gang), training, facts.now_ms):
+            _record_smaller(facts, draft, gang, memory, training)
 
 
 def configured(gang: Gang) -> bool:

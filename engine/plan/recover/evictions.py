@@ -37,54 +37,69 @@ from belay.engine.model.times import rfc3339
 from belay.engine.plan import causes, restart_scope, roles
 from belay.engine.plan.draft import Draft, Reschedule
 from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
 from belay.engine.plan.health import tolerance
-from belay.engine.plan.node_view import MAINTENANCE
+from belay.engine.plan.health.assessment import Health
+from belay.engine.plan.node_view import MAINTENANCE, PassNodes
 from belay.engine.plan.recover import costing, decisions
 from belay.engine.plan.recover.avoided_nodes import avoid
 from belay.engine.plan.recover.decisions import FAILED, NODE, REASONS, SUB, PodFault
+from belay.engine.plan.recover.outcome import RecoveryOutcome
 from belay.engine.plan.recover.pod_faults import owner_of, pod_faults
 from belay.engine.plan.restart_scope import Victims
-from belay.engine.plan.rules.fault_rules import use_of
-from belay.engine.plan.scope import Scope
+from belay.engine.plan.rules.fault_rules import FaultRules, use_of
 from belay.engine.plan.views import init_params
 from belay.engine.wire import resetinfo
 
 ATTEMPTS: Final = "attempts:reschedule"
 
 
-def run(scope: Scope) -> None:
+def evict_hit_pods(facts: Facts, draft: Draft, nodes: PassNodes, gangs: PassGangs, health: Health) -> RecoveryOutcome:
     """Evict pods, mark pods for external controllers, and choose the nodes that a job avoids.
 
     A live Volcano that schedules also reschedules: then this pass evicts nothing.
     """
-    if not roles.plays(scope.facts, "schedule"):
-        avoid(scope)
-        return
-    hits = pod_faults(scope)
+    recovery, rules = RecoveryOutcome(), health.rules
+    if not roles.plays(facts, "schedule"):
+        avoid(facts, draft, nodes, gangs, rules, recovery)
+        return recovery
+
+    hits = pod_faults(facts, draft, nodes, gangs, health)
     by_gang: dict[str, dict[str, PodFault]] = {}
     for key in sorted(hits):
-        by_gang.setdefault(scope.gang_of[key], {})[key] = hits[key]
-    grace_over_time = float(init_params(scope.facts.desired, scope.facts.observed).grace_over_time)
-    members = _members(scope, {*by_gang, *costing.open_recoveries(scope)})
+        by_gang.setdefault(gangs.of_pod[key], {})[key] = hits[key]
+    grace_over_time = float(init_params(facts.desired, facts.observed).grace_over_time)
+    members = _members(draft, gangs, {*by_gang, *costing.open_recoveries(draft, gangs)})
     broken = {name: hits for name, hits in by_gang.items() if any(hit.kind != MAINTENANCE for hit in hits.values())}
-    costing.choose_levels(scope, broken, members)
-    for name in sorted({*by_gang, *(k for k, m in scope.draft.memory.jobs.items() if m.evicted and k in scope.gangs)}):
-        gang = scope.gangs.get(name)
+    costing.choose_levels(facts, draft, nodes, gangs, recovery, broken, members)
+    for name in sorted({*by_gang, *(k for k, m in draft.memory.jobs.items() if m.evicted and k in gangs)}):
+        gang = gangs.get(name)
         if gang is None or gang.fault_scheduling == "off":
             continue
         if not gang.options.running_strategy:
             if name not in by_gang:
-                _clear_exit(scope.facts, scope.draft, gang, members.get(name, []))
-            _forget_finished(scope.draft, gang, members.get(name, []))
-            _reschedule(scope, gang, members.get(name, []), by_gang.get(name, {}), grace_over_time)
-    tolerance.diagnose(scope)
-    avoid(scope)
+                _clear_exit(facts, draft, gang, members.get(name, []))
+            _forget_finished(draft, gang, members.get(name, []))
+            _reschedule(
+                facts,
+                draft,
+                nodes,
+                rules,
+                recovery,
+                gang,
+                members.get(name, []),
+                by_gang.get(name, {}),
+                grace_over_time,
+            )
+    tolerance.diagnose(facts, draft, nodes, gangs)
+    avoid(facts, draft, nodes, gangs, rules, recovery)
+    return recovery
 
 
-def _members(scope: Scope, hit: Iterable[str]) -> dict[str, list[Pod]]:
+def _members(draft: Draft, gangs: PassGangs, hit: Iterable[str]) -> dict[str, list[Pod]]:
     """All pods of hit gangs and of gangs with open evictions, finished ones included; live ones in rank order."""
-    concerned = {*hit, *(key for key, memory in scope.draft.memory.jobs.items() if memory.evicted)}
-    return {name: list(scope.members[name]) for name in sorted(concerned) if name in scope.members}
+    concerned = {*hit, *(key for key, memory in draft.memory.jobs.items() if memory.evicted)}
+    return {name: list(gangs.members[name]) for name in sorted(concerned) if name in gangs.members}
 
 
 def _forget_finished(draft: Draft, gang: Gang, pods: list[Pod]) -> None:
@@ -102,15 +117,25 @@ def _forget_finished(draft: Draft, gang: Gang, pods: list[Pod]) -> None:
         draft.memory.jobs[gang.key] = msgspec.structs.replace(memory, evicted={})
 
 
-def _reschedule(scope: Scope, gang: Gang, pods: list[Pod], hits: dict[str, PodFault], grace_over_time: float) -> None:
+def _reschedule(
+    facts: Facts,
+    draft: Draft,
+    nodes: PassNodes,
+    rules: FaultRules | None,
+    recovery: RecoveryOutcome,
+    gang: Gang,
+    pods: list[Pod],
+    hits: dict[str, PodFault],
+    grace_over_time: float,
+) -> None:
     """Evict, mark or keep the pods of one job."""
-    memory = restart_scope.memory_of(scope.draft, gang)
+    memory = restart_scope.memory_of(draft, gang)
     kinds = frozenset(hit.kind for hit in hits.values())
     what = decisions.action_of(kinds or frozenset({FAILED}), gang.fault_scheduling, restart_scope.strategy(gang))
     if what == decisions.MARK:
         for pod in pods:
             if pod.key in hits and pod.deleting is None:
-                _annotate_for_controller(scope.facts, scope.draft, gang, pod, hits[pod.key])
+                _annotate_for_controller(facts, draft, gang, pod, hits[pod.key])
         return
 
     # an eviction answers the faults of its pods: while one of them terminates, its fault takes no pod made since
@@ -118,14 +143,14 @@ def _reschedule(scope: Scope, gang: Gang, pods: list[Pod], hits: dict[str, PodFa
     unanswered = {p.key for p in pods if p.key in hits and p.uid not in memory.evicted}
     reason = decisions.reason_of(kinds)
     force = what in (decisions.FORCE, decisions.SWITCH)
-    ladder = restart_scope.choose(scope, gang, pods, unanswered, now=scope.facts.now)
-    chosen = costing.victims_of(scope, gang, pods, unanswered, ladder)
+    ladder = restart_scope.choose(draft, nodes, gang, pods, unanswered, now=facts.now)
+    chosen = costing.victims_of(recovery, gang, pods, unanswered, ladder)
     going = {p.key: p for p in pods if p.key in chosen.keys or p.key in owed}
     fresh = [p for p in going.values() if p.deleting is None]
     late = [
         p
         for p in going.values()
-        if not force and p.deleting is not None and _overdue(scope.facts, p, memory, grace_over_time)
+        if not force and p.deleting is not None and _overdue(facts, p, memory, grace_over_time)
     ]
     if not fresh and not late:
         return
@@ -135,15 +160,15 @@ def _reschedule(scope: Scope, gang: Gang, pods: list[Pod], hits: dict[str, PodFa
     counted = new and (bool(unanswered) or not (chosen.whole and owed))
     text = "; ".join(dict.fromkeys(hits[key].text for key in sorted(hits))) or "an eviction begun earlier is finished"
     codes = tuple(sorted({code for hit in hits.values() for code in hit.codes}))
-    nodes = tuple(sorted({p.node for p in pods if p.key in hits and p.node and hits[p.key].kind != FAILED}))
+    fault_nodes = tuple(sorted({p.node for p in pods if p.key in hits and p.node and hits[p.key].kind != FAILED}))
     named = tuple((hits[p.key].kind, p.name, p.node, _rank(p)) for p in pods if p.key in hits)
     answered = tuple(p.key for p in pods if p.key in unanswered and p.deleting is not None)
     exits = what == decisions.EXIT
     why = EvictionDecision(
-        reason, text, codes, nodes, force, counted, exits, named[: len(REASONS) * 4], answered,
+        reason, text, codes, fault_nodes, force, counted, exits, named[: len(REASONS) * 4], answered,
         joined(tuple(hits[key].cause for key in sorted(hits))),
     )  # fmt: skip
-    _evict(scope, gang, fresh, late, chosen, why, memory)
+    _evict(facts, draft, nodes, rules, gang, fresh, late, chosen, why, memory)
 
 
 def _rank(pod: Pod) -> str:
@@ -171,7 +196,10 @@ class EvictionDecision(NamedTuple):
 
 
 def _evict(
-    scope: Scope,
+    facts: Facts,
+    draft: Draft,
+    nodes: PassNodes,
+    rules: FaultRules | None,
     gang: Gang,
     fresh: list[Pod],
     late: list[Pod],
@@ -180,11 +208,11 @@ def _evict(
     memory: JobMemory,
 ) -> None:
     spends = why.counted and why.reason != MAINTENANCE  # work that people planned is no attempt to repair
-    blocked, until = _attempts(scope, gang, fresh or late, memory) if spends else (False, None)
+    blocked, until = _attempts(facts, nodes, rules, gang, fresh or late, memory) if spends else (False, None)
     if why.exits and fresh and not blocked:
-        _exit_gracefully(scope.facts, scope.draft, gang, gang.key if chosen.whole else fresh[0].key)
+        _exit_gracefully(facts, draft, gang, gang.key if chosen.whole else fresh[0].key)
     elif why.counted and fresh and not blocked and not chosen.whole and restart_scope.pod_level(gang):
-        _restart_processes(scope.facts, scope.draft, gang, fresh[0].key)
+        _restart_processes(facts, draft, gang, fresh[0].key)
     for pod in [*fresh, *late]:
         overdue = pod.deleting is not None
         force = why.force or overdue
@@ -200,23 +228,23 @@ def _evict(
             message=f"{why.text}; {chosen.text}" + ("; its grace time is over" if overdue else ""),
             evidence=causes.caused(
                 _evidence(
-                    scope.facts,
+                    facts,
                     gang,
                     RuleKind.FAULT_SCHEDULING.named(gang.fault_scheduling),
                     why.codes,
-                    _reports(scope.facts, why),
+                    _reports(facts, why),
                 ),
                 why.cause or causes.of_pod(pod.key, "its eviction began earlier"),
             ),
             preconditions=Preconditions(uid=pod.uid, node=pod.node),
         )
         if blocked:
-            scope.draft.deferred.append(Deferred(action, ATTEMPTS, rfc3339(until) if until is not None else None))
+            draft.deferred.append(Deferred(action, ATTEMPTS, rfc3339(until) if until is not None else None))
             continue
-        scope.draft.actions.append(action)
-        scope.draft.evicting.add(pod.key)
-        before = scope.draft.reschedules.get(unit)
-        scope.draft.reschedules[unit] = Reschedule(
+        draft.actions.append(action)
+        draft.evicting.add(pod.key)
+        before = draft.reschedules.get(unit)
+        draft.reschedules[unit] = Reschedule(
             gang=gang.key,
             reason=why.reason,
             pods=(*(before.pods if before else ()), pod.key),
@@ -226,7 +254,7 @@ def _evict(
             answered=why.answered,
             planned=why.reason == MAINTENANCE,
             failed=why.counted and why.reason == FAILED,
-            retries=restart_scope.retries_left(scope.facts, scope.draft, gang),
+            retries=restart_scope.retries_left(facts, draft, gang),
             hits=why.hits,
         )
 
@@ -252,15 +280,17 @@ def _reports(facts: Facts, why: EvictionDecision) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _attempts(scope: Scope, gang: Gang, pods: list[Pod], memory: JobMemory) -> tuple[bool, float | None]:
+def _attempts(
+    facts: Facts, nodes: PassNodes, rules: FaultRules | None, gang: Gang, pods: list[Pod], memory: JobMemory
+) -> tuple[bool, float | None]:
     """Whether the job has used up its reschedules, and when the window frees one."""
-    view = next((scope.nodes[p.node] for p in pods if p.node in scope.nodes), None)
+    view = next((nodes[p.node] for p in pods if p.node in nodes), None)
     most, window = restart_scope.DEFAULT_ATTEMPTS
-    if scope.fault_rules is not None and view is not None:
-        most, window = scope.fault_rules.of(view, use_of(pods[0])).reschedule_attempts
+    if rules is not None and view is not None:
+        most, window = rules.of(view, use_of(pods[0])).reschedule_attempts
     if gang.kind in INDEPENDENT_KINDS:
         most *= max(1, gang.replicas)  # each replica is a job of its own
-    recent = sorted(t for t in memory.reschedules if t > scope.facts.now_ms - window)
+    recent = sorted(t for t in memory.reschedules if t > facts.now_ms - window)
     if len(recent) < most:
         return False, None
     return True, (recent[len(recent) - most] + window) / 1000 if most else None

@@ -36,13 +36,13 @@ from belay.engine.model.wording import counted
 from belay.engine.plan import restart_scope, roles
 from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
 from belay.engine.plan.health import reset
 from belay.engine.plan.health.chips import device_names
 from belay.engine.plan.node_agents import taking_orders
-from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.node_view import NodeView, PassNodes
 from belay.engine.plan.rules import fault_tables
-from belay.engine.plan.rules.fault_rules import use_of
-from belay.engine.plan.scope import Scope
+from belay.engine.plan.rules.fault_rules import FaultRules, use_of
 from belay.engine.plan.views import chip_ids
 from belay.engine.wire import resetinfo
 from belay.engine.wire.errors import WireError
@@ -60,74 +60,76 @@ _UPGRADED: Final = {
 }
 
 
-def run(scope: Scope) -> None:
+def heal_in_place(facts: Facts, draft: Draft, nodes: PassNodes, gangs: PassGangs, rules: FaultRules | None) -> None:
     """Start, follow and end episodes; faults that are not tolerated are left to ``recover``."""
-    if not roles.plays(scope.facts, "schedule"):
+    if not roles.plays(facts, "schedule"):
         return  # the component that schedules also reschedules
-    bad = _tolerated_chips(scope)
-    under_way = {key for key, memory in scope.draft.memory.jobs.items() if memory.healing is not None}
+    bad = _tolerated_chips(nodes, gangs)
+    under_way = {key for key, memory in draft.memory.jobs.items() if memory.healing is not None}
     for key in sorted({*bad, *under_way}):
-        gang = scope.gangs.get(key)
+        gang = gangs.get(key)
         if gang is None:
             continue
         chips = bad.get(key, {})
-        healing = restart_scope.memory_of(scope.draft, gang).healing
+        healing = restart_scope.memory_of(draft, gang).healing
         if healing is None:
-            why = _start(scope, gang, chips)
+            why = _start(facts, draft, nodes, rules, gang, chips)
             if why:
-                _give_up(scope, gang, chips, why)
+                _give_up(draft, nodes, gang, chips, why)
         else:
-            _continue(scope, gang, healing, chips)
-    _evict_without_gang(scope)
+            _continue(facts, draft, nodes, gang, healing, chips)
+    _evict_without_gang(nodes, gangs)
 
 
-def _tolerated_chips(scope: Scope) -> dict[str, dict[str, int]]:
+def _tolerated_chips(nodes: PassNodes, gangs: PassGangs) -> dict[str, dict[str, int]]:
     """Masks of chips with a tolerated fault, by gang and node."""
     out: dict[str, dict[str, int]] = {}
-    for name, view in scope.unassessed_views():
+    for name, view in nodes.unassessed_views():
         for chip in ids_of(view.tolerated):
-            gang = scope.gang_of.get(view.used_by.get(chip, ""))
+            gang = gangs.of_pod.get(view.used_by.get(chip, ""))
             if gang is not None:
                 masks = out.setdefault(gang, {})
                 masks[name] = masks.get(name, 0) | 1 << chip
     return out
 
 
-def _evict_without_gang(scope: Scope) -> None:
+def _evict_without_gang(nodes: PassNodes, gangs: PassGangs) -> None:
     """Evict pods without a gang: no training manager could stop their ranks."""
-    for name, view in scope.unassessed_views():
-        alone = [chip for chip in ids_of(view.tolerated) if view.used_by.get(chip, "") not in scope.gang_of]
+    for name, view in nodes.unassessed_views():
+        alone = [chip for chip in ids_of(view.tolerated) if view.used_by.get(chip, "") not in gangs.of_pod]
         if alone:
-            _mark_hit(scope, name, mask_of(alone))
+            _mark_hit(nodes, name, mask_of(alone))
 
 
-def _mark_hit(scope: Scope, node: str, mask: int) -> None:
+def _mark_hit(nodes: PassNodes, node: str, mask: int) -> None:
     """Faults of these chips take the pods on them away."""
-    scope.nodes.change(node, hit=scope.nodes[node].hit | mask)
+    nodes.change(node, hit=nodes[node].hit | mask)
 
 
-def _give_up(scope: Scope, gang: Gang, chips: Mapping[str, int], why: str) -> None:
+def _give_up(draft: Draft, nodes: PassNodes, gang: Gang, chips: Mapping[str, int], why: str) -> None:
     """Have the job rescheduled as usual, and report why."""
     for name, mask in chips.items():
-        _mark_hit(scope, name, mask)
+        _mark_hit(nodes, name, mask)
     text = f"{gang.key}: its chips are not healed under it, so it is rescheduled: {why}"
     about = f"{gang.kind}/{gang.namespace}/{gang.name}"
-    scope.draft.diagnostics.append(Diagnostic("info", about, "", 0, 0, "", text, PassCode.NOT_HEALED))
+    draft.diagnostics.append(Diagnostic("info", about, "", 0, 0, "", text, PassCode.NOT_HEALED))
 
 
 # ---- start
 
 
-def _start(scope: Scope, gang: Gang, chips: Mapping[str, int]) -> str:
+def _start(
+    facts: Facts, draft: Draft, nodes: PassNodes, rules: FaultRules | None, gang: Gang, chips: Mapping[str, int]
+) -> str:
     """Start an episode: order its resets. Returns why it cannot start, empty when it did or must wait."""
     if len(chips) != 1:
         return "chips of several nodes are faulty"
     ((name, mask),) = chips.items()
-    view = scope.nodes[name]
+    view = nodes[name]
     if view.resetting & mask or view.recovering & mask:
         return ""  # the result of the last order is not known yet
-    pods = _pods(scope.facts, gang)
-    why = _obstacle(scope.facts, scope.draft, gang, view, pods)
+    pods = _pods(facts, gang)
+    why = _obstacle(facts, draft, gang, view, pods)
     if why:
         return why
     pod = next(pod for pod in pods if pod.key == view.used_by[ids_of(mask)[0]])
@@ -143,13 +145,13 @@ def _start(scope: Scope, gang: Gang, chips: Mapping[str, int]) -> str:
     if policy not in in_place_recovery.ACTING:
         return f"pod {pod.key} has a chip that no reset under it heals"
     for group in groups:
-        why = reset.exhausted(scope, view, group)
+        why = reset.exhausted(facts, draft, rules, view, group)
         if why:
             return why
-    if _deferred_too_long(scope.facts, scope.draft, view, mask):
+    if _deferred_too_long(facts, draft, view, mask):
         return "budgets or maintenance windows have kept its reset back for too long"
     for group in groups:
-        _order(scope, gang, view, pod, group, policy)
+        _order(facts, draft, rules, gang, view, pod, group, policy)
     return ""
 
 
@@ -181,17 +183,19 @@ def _obstacle(facts: Facts, draft: Draft, gang: Gang, view: NodeView, pods: Sequ
     return ""
 
 
-def _order(scope: Scope, gang: Gang, view: NodeView, pod: Pod, group: int, policy: str) -> None:
-    grace = fault_tables.grace(scope.facts.observed, scope.facts.cache)
+def _order(
+    facts: Facts, draft: Draft, rules: FaultRules | None, gang: Gang, view: NodeView, pod: Pod, group: int, policy: str
+) -> None:
+    grace = fault_tables.grace(facts.observed, facts.cache)
     members = ids_of(group)
-    last = reset.attempts(scope, view, members)[0]
+    last = reset.attempts(facts, draft, rules, view, members)[0]
     what = ", ".join(
         f"{view.chip(c)} {view.chip_level[c]}" for c in members if view.tolerated >> c & 1 and c in view.chip_level
     )
     codes = tuple(sorted({code for c in members for code in view.chip_codes.get(c, ())}))
     report = view.report.resource_version if view.report else ""
     rule = view.product.spec.reset if view.product else None
-    scope.draft.actions.append(
+    draft.actions.append(
         ResetChips(
             node=view.node.name,
             chips=device_names(view, members),
@@ -204,74 +208,76 @@ def _order(scope: Scope, gang: Gang, view: NodeView, pod: Pod, group: int, polic
                 rule=RULE,
                 codes=codes,
                 reports=(f"kube-system/mindx-dl-deviceinfo-{view.node.name}@{report}",),
-                revision=scope.facts.desired.revision,
+                revision=facts.desired.revision,
             ),
             preconditions=Preconditions(epoch_above=last, idle=False),
             job=gang.key,
-            not_before=scope.facts.now_ms + grace.read * 1000,
+            not_before=facts.now_ms + grace.read * 1000,
             online=InPlaceReset(pod.key, pod.uid, policy, grace.heal, grace.boot),
         )
     )  # fmt: skip
 
 
-def record_order(scope: Scope, action: ResetChips) -> None:
+def record_order(facts: Facts, draft: Draft, gangs: PassGangs, action: ResetChips) -> None:
     """Record the episode of an order that safety admitted."""
     wanted = action.online
-    gang = scope.gangs.get(action.job or "")
+    gang = gangs.get(action.job or "")
     if wanted is None or gang is None:
         return
-    before = restart_scope.memory_of(scope.draft, gang)
+    before = restart_scope.memory_of(draft, gang)
     chips = tuple(int(name.rpartition("-")[2]) for name in action.chips)
     old = before.healing
-    if old is not None and old.since == scope.facts.now_ms:  # another ring of the same episode
+    if old is not None and old.since == facts.now_ms:  # another ring of the same episode
         chips = tuple(sorted({*old.chips, *chips}))
-    epochs = {**(old.epochs if old is not None and old.since == scope.facts.now_ms else {})}
+    epochs = {**(old.epochs if old is not None and old.since == facts.now_ms else {})}
     epochs |= dict.fromkeys((str(c) for c in chips if str(c) not in epochs), action.epoch)
     policy = wanted.policy
     healing = Healing(
         node=action.node, pod=wanted.uid, chips=chips, epochs=epochs, initial=policy, policy=policy,
-        since=scope.facts.now_ms, codes=action.evidence.codes,
+        since=facts.now_ms, codes=action.evidence.codes,
     )  # fmt: skip
-    scope.draft.memory.jobs[gang.key] = msgspec.structs.replace(before, uid=gang.uid or before.uid, healing=healing)
+    draft.memory.jobs[gang.key] = msgspec.structs.replace(before, uid=gang.uid or before.uid, healing=healing)
 
 
 # ---- go on
 
 
-def _continue(scope: Scope, gang: Gang, healing: Healing, chips: Mapping[str, int]) -> None:
-    pods = _pods(scope.facts, gang)
+def _continue(
+    facts: Facts, draft: Draft, nodes: PassNodes, gang: Gang, healing: Healing, chips: Mapping[str, int]
+) -> None:
+    pods = _pods(facts, gang)
     pod = next((p for p in pods if p.uid == healing.pod and p.deleting is None), None)
     if pod is None:
-        _pod_gone(scope, gang, healing, pods, chips)
+        _pod_gone(facts, draft, nodes, gang, healing, pods, chips)
         return
     if not healing.ended:
-        healing = _with_progress(scope, gang, healing, chips)
-    view = scope.nodes.get(healing.node)
+        healing = _with_progress(facts, nodes, gang, healing, chips)
+    view = nodes.get(healing.node)
     if healing.ended == _FAILED:
         # the ranks were given up, whatever the state of the chips is now
         if view is not None:
             ring = mask_of(list(healing.chips))
-            _mark_hit(scope, healing.node, ring & (view.tolerated | view.unhealthy) or ring)
+            _mark_hit(nodes, healing.node, ring & (view.tolerated | view.unhealthy) or ring)
         for name, mask in chips.items():
-            _mark_hit(scope, name, mask)
-    up_to_date = _write_status(scope, gang, pod, healing)
+            _mark_hit(nodes, name, mask)
+    up_to_date = _write_status(facts, draft, nodes, gang, pod, healing)
     if healing.ended == _OK and up_to_date and _clean(view, healing):
-        _remember(scope.draft, gang, None)
+        _remember(draft, gang, None)
         return
-    if healing.ended == _OK and scope.facts.now_ms - healing.at > LIMIT_MS:
-        _remember(scope.draft, gang, None)  # the fault persists or returned: assess it as a new one
+    if healing.ended == _OK and facts.now_ms - healing.at > LIMIT_MS:
+        _remember(draft, gang, None)  # the fault persists or returned: assess it as a new one
         return
-    _remember(scope.draft, gang, healing)
+    _remember(draft, gang, healing)
 
 
-def _with_progress(scope: Scope, gang: Gang, healing: Healing, chips: Mapping[str, int]) -> Healing:
+def _with_progress(facts: Facts, nodes: PassNodes, gang: Gang, healing: Healing, chips: Mapping[str, int]) -> Healing:
     """The episode after the newest answers and faults."""
     own = mask_of(list(healing.chips))
     elsewhere = any(mask & ~(own if name == healing.node else 0) for name, mask in chips.items())
-    view = scope.nodes.get(healing.node)
-    if elsewhere or view is None or view.down or _hit_otherwise(scope, gang):
-        return _ended(scope.facts, healing, _FAILED)
-    agent = scope.facts.observed.agents.get(healing.node)
+    view = nodes.get(healing.node)
+    if elsewhere or view is None or view.down or _hit_otherwise(facts, nodes, gang):
+        return _ended(facts, healing, _FAILED)
+    agent = facts.observed.agents.get(healing.node)
     rows = {chip: agent.chips[chip] for chip in healing.chips if agent and chip in agent.chips}
     answers = [
         rows[chip].reset_result
@@ -279,21 +285,21 @@ def _with_progress(scope: Scope, gang: Gang, healing: Healing, chips: Mapping[st
         if chip in rows and rows[chip].reset_epoch_done >= healing.epochs.get(str(chip), 0)
     ]
     if any(not answer.startswith(_OK) for answer in answers):
-        return _ended(scope.facts, healing, _FAILED)
+        return _ended(facts, healing, _FAILED)
     if len(answers) == len(healing.chips):
-        return _ended(scope.facts, healing, _OK)
-    if scope.facts.now_ms - healing.since > LIMIT_MS:
-        return _ended(scope.facts, healing, _FAILED)
+        return _ended(facts, healing, _OK)
+    if facts.now_ms - healing.since > LIMIT_MS:
+        return _ended(facts, healing, _FAILED)
     stages = {row.reset_stage for row in rows.values()}
     if stages & _UPGRADED.get(healing.initial, frozenset()) and healing.policy != in_place_recovery.RESET:
         return msgspec.structs.replace(healing, policy=in_place_recovery.RESET)
     return healing
 
 
-def _hit_otherwise(scope: Scope, gang: Gang) -> bool:
+def _hit_otherwise(facts: Facts, nodes: PassNodes, gang: Gang) -> bool:
     """Whether another fault evicts the job anyway."""
-    for pod in _pods(scope.facts, gang):
-        view = scope.nodes.get(pod.node)
+    for pod in _pods(facts, gang):
+        view = nodes.get(pod.node)
         if view is not None and view.hit & mask_of(list(chip_ids(pod))):
             return True
     return False
@@ -304,15 +310,23 @@ def _ended(facts: Facts, healing: Healing, how: str) -> Healing:
     return msgspec.structs.replace(healing, ended=how, at=facts.now_ms, policy=policy)
 
 
-def _pod_gone(scope: Scope, gang: Gang, healing: Healing, pods: Sequence[Pod], chips: Mapping[str, int]) -> None:
+def _pod_gone(
+    facts: Facts,
+    draft: Draft,
+    nodes: PassNodes,
+    gang: Gang,
+    healing: Healing,
+    pods: Sequence[Pod],
+    chips: Mapping[str, int],
+) -> None:
     """End the episode of a pod that terminates or is gone; once it is gone, clear the ConfigMap for its successors."""
     if any(pod.uid == healing.pod for pod in pods):
         for name, mask in chips.items():
-            _mark_hit(scope, name, mask)
-        _remember(scope.draft, gang, healing)
+            _mark_hit(nodes, name, mask)
+        _remember(draft, gang, healing)
         return
-    if _ranks(scope.facts, gang):
-        scope.draft.actions.append(
+    if _ranks(facts, gang):
+        draft.actions.append(
             SignalJob(
                 namespace=gang.namespace,
                 name=gang.name,
@@ -323,11 +337,11 @@ def _pod_gone(scope: Scope, gang: Gang, healing: Healing, pods: Sequence[Pod], c
                 evidence=Evidence(rule=RULE),
             )
         )
-        _remember(scope.draft, gang, healing)
+        _remember(draft, gang, healing)
         return
-    _remember(scope.draft, gang, None)
+    _remember(draft, gang, None)
     for name, mask in chips.items():
-        _mark_hit(scope, name, mask)
+        _mark_hit(nodes, name, mask)
 
 
 def _clean(view: NodeView | None, healing: Healing) -> bool:
@@ -345,7 +359,7 @@ def _remember(draft: Draft, gang: Gang, healing: Healing | None) -> None:
 # ---- status for the training managers
 
 
-def _write_status(scope: Scope, gang: Gang, pod: Pod, healing: Healing) -> bool:
+def _write_status(facts: Facts, draft: Draft, nodes: PassNodes, gang: Gang, pod: Pod, healing: Healing) -> bool:
     """Write the status of the ranks to ``reset-config-<job>``. Returns whether it was up to date."""
     status = {"": in_place_recovery.UNRECOVERED, _OK: in_place_recovery.RECOVERED, _FAILED: in_place_recovery.FAILED}[
         healing.ended
@@ -354,11 +368,11 @@ def _write_status(scope: Scope, gang: Gang, pod: Pod, healing: Healing) -> bool:
         resetinfo.rank(
             rank, logic, status=status, policy=healing.policy, initial=healing.initial, codes=_codes(healing)
         )
-        for rank, logic in _members(scope, pod, healing)
+        for rank, logic in _members(nodes, pod, healing)
     ]
-    if _ranks(scope.facts, gang) == wanted or _config(scope.facts, gang) is None:
+    if _ranks(facts, gang) == wanted or _config(facts, gang) is None:
         return True
-    scope.draft.actions.append(
+    draft.actions.append(
         SignalJob(
             namespace=gang.namespace,
             name=gang.name,
@@ -377,9 +391,9 @@ def _codes(healing: Healing) -> tuple[str, ...]:
     return () if healing.ended == _OK else healing.codes
 
 
-def _members(scope: Scope, pod: Pod, healing: Healing) -> Iterator[tuple[int, int]]:
+def _members(nodes: PassNodes, pod: Pod, healing: Healing) -> Iterator[tuple[int, int]]:
     """Rank and logic id of each chip of the ring that the pod uses; rank = pod rank × chips per pod + position."""
-    rank, view = declared_rank(pod) or 0, scope.nodes.get(healing.node)
+    rank, view = declared_rank(pod) or 0, nodes.get(healing.node)
     logic = {chip: _logic_id(view, chip) for chip in chip_ids(pod)}
     order = sorted(logic, key=lambda chip: logic[chip])
     for position, chip in enumerate(order):
@@ -418,4 +432,4 @@ def _pods(facts: Facts, gang: Gang) -> list[Pod]:
     return [pod for pod in found if pod is not None and not pod.finished]
 
 
-__all__ = ["LIMIT_MS", "REASON", "record_order", "run"]
+__all__ = ["LIMIT_MS", "REASON", "record_order", "heal_in_place"]

@@ -16,8 +16,8 @@ from belay.engine.model.node_options import cordon_rule
 from belay.engine.plan import restart_scope
 from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
 from belay.engine.plan.node_view import NodeView
-from belay.engine.plan.scope import Scope
 
 #: Reason of a pod that kubelet refuses because its node shuts down.
 REFUSED_AT_SHUTDOWN: Final = "NodeShutdown"
@@ -47,7 +47,7 @@ def ended_by_shutdown(gang: Gang, pod: Pod) -> bool:
     return pod.phase == "Failed" and pod.reason in SHUTDOWN and gang.kind not in INDEPENDENT_KINDS
 
 
-def lacked(scope: Scope, gang: Gang, lost: Pod) -> bool:
+def lacked(gangs: PassGangs, gang: Gang, lost: Pod) -> bool:
     """Whether the job has fewer pods than it needs since it lost this one.
 
     Jobs keep failed pods long after others took their place, and finalizers keep pods that are being deleted: neither
@@ -55,7 +55,7 @@ def lacked(scope: Scope, gang: Gang, lost: Pod) -> bool:
     """
     if lost.deleting is not None:
         return False
-    members = scope.members.get(gang.key, ())
+    members = gangs.members.get(gang.key, ())
     standing = [one for one in members if one.node and one.phase != "Failed" and one.deleting is None]
     if gang.settles:  # nothing says how many it needs: a pod bound since stands for the lost one
         return not any(one.created > lost.created for one in standing)

@@ -21,9 +21,11 @@ from belay.engine.model.jobs import Gang
 from belay.engine.model.plan_cache import CacheKey, Memo
 from belay.engine.model.recovery import summary
 from belay.engine.model.recovery.summary import RecoverySummary
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
+from belay.engine.plan.node_view import PassNodes
 from belay.engine.plan.recover import costing
 from belay.engine.plan.recover.decisions import PROCESS
-from belay.engine.plan.scope import Scope
 
 #: Reason of a recovery without evictions, by level.
 REASONS: Final = {
@@ -41,20 +43,25 @@ _READ: Final = CacheKey("accounts of process recovery", Memo[tuple[RecoverySumma
 
 
 def with_summaries(
-    scope: Scope, gang: Gang, memory: JobMemory, charge: Callable[[JobMemory, Recovery], JobMemory]
+    facts: Facts,
+    draft: Draft,
+    nodes: PassNodes,
+    gang: Gang,
+    memory: JobMemory,
+    charge: Callable[[JobMemory, Recovery], JobMemory],
 ) -> JobMemory:
     """The memory with every summary that it lacks; ``charge`` adds the cost of a recovery to the sums."""
     text = gang.options.recovery_summaries
     if not text:
         return memory
-    for one in scope.facts.cache[_READ].of(gang.key, text, lambda: summary.read(text)):
-        if one.begun <= memory.accounted or one.begun > scope.facts.now_ms:
+    for one in facts.cache[_READ].of(gang.key, text, lambda: summary.read(text)):
+        if one.begun <= memory.accounted or one.begun > facts.now_ms:
             continue  # known, or written by a clock that is ahead: a later pass enters it
         met = next((i for i, known in enumerate(memory.recoveries) if _same_loss(known, one)), None)
         if met is not None:
             memory = _with_steps(memory, met, one, charge)
         elif one.good:
-            memory = _with_recovery(scope, gang, memory, one, charge)
+            memory = _with_recovery(facts, draft, nodes, gang, memory, one, charge)
     return memory
 
 
@@ -87,14 +94,16 @@ def _steps(one: RecoverySummary) -> tuple[tuple[int, str, str, int], ...]:
 
 
 def _with_recovery(
-    scope: Scope,
+    facts: Facts,
+    draft: Draft,
+    nodes: PassNodes,
     gang: Gang,
     memory: JobMemory,
     one: RecoverySummary,
     charge: Callable[[JobMemory, Recovery], JobMemory],
 ) -> JobMemory:
     """The memory with a recovery in which the planner took no part."""
-    pods = [scope.facts.observed.pods[key] for key in gang.pods]
+    pods = [facts.observed.pods[key] for key in gang.pods]
     hit = [pod for index, pod in enumerate(pods) if _rank(pod, index) in set(one.pods)]
     level = RecoveryLevel(one.level) if one.level in set(RecoveryLevel) else RecoveryLevel.PROCESS
     new = Recovery(
@@ -104,7 +113,7 @@ def _with_recovery(
         codes=one.codes,
         chips=sum(pod.count for pod in pods),
         hit=sum(pod.count for pod in hit),
-        estimates=_estimates(scope, gang, memory, one, pods, hit),
+        estimates=_estimates(facts, draft, nodes, gang, memory, one, pods, hit),
         back=one.ended,
         steps=_steps(one),
     )
@@ -125,17 +134,24 @@ def _replaced(memory: JobMemory, rows: tuple[Recovery, ...], one: RecoverySummar
 
 
 def _estimates(
-    scope: Scope, gang: Gang, memory: JobMemory, one: RecoverySummary, pods: Sequence[Pod], hit: Sequence[Pod]
+    facts: Facts,
+    draft: Draft,
+    nodes: PassNodes,
+    gang: Gang,
+    memory: JobMemory,
+    one: RecoverySummary,
+    pods: Sequence[Pod],
+    hit: Sequence[Pod],
 ) -> tuple[tuple[str, int, int], ...]:
     """Estimates of the levels that the job allows, as of the conversation's beginning, its own level first.
 
     Empty for a job that does not report its times.
     """
-    known = costing.measured_times(scope, gang, list(pods), list(hit), one.begun / 1000)
+    known = costing.measured_times(draft, nodes, gang, list(pods), list(hit), one.begun / 1000)
     if known is None or not hit:
         return ()
     known = msgspec.structs.replace(known, retry=_retry(memory, known))
-    levels = set(costing.allowed_levels(scope.facts, scope.draft, gang, pods, {pod.key: PROCESS for pod in hit}, hit))
+    levels = set(costing.allowed_levels(facts, draft, gang, pods, {pod.key: PROCESS for pod in hit}, hit))
     levels |= {RecoveryLevel(one.level)} if one.level in set(RecoveryLevel) else set()
     retried = one.level == RecoveryLevel.RETRY and "retry" in gang.options.recover_strategies
     levels |= {RecoveryLevel.RETRY} if retried else set()

@@ -20,9 +20,12 @@ from belay.engine.model.jobs import Gang
 from belay.engine.model.labels import TRAINING_TIME
 from belay.engine.plan import restart_scope
 from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
+from belay.engine.plan.node_view import PassNodes
 from belay.engine.plan.recover import recovery_costs
 from belay.engine.plan.recover.decisions import PROCESS, REASONS
-from belay.engine.plan.scope import Scope
+from belay.engine.plan.recover.outcome import RecoveryOutcome
 
 #: Maximum recoveries recorded per job, fault codes in its sums, codes per recovery.
 MAX_RECOVERIES: Final = 10
@@ -31,49 +34,53 @@ CODES: Final = 8
 _FROM_CHECKPOINT: Final = frozenset({RecoveryLevel.POD, RecoveryLevel.JOB, RecoveryLevel.WAIT})
 
 
-def run(scope: Scope) -> None:
+def record_recoveries(
+    facts: Facts, draft: Draft, nodes: PassNodes, gangs: PassGangs, recovery: RecoveryOutcome
+) -> None:
     """Open the recoveries that this pass decided, and close those that ended."""
-    reported = (key for key, gang in scope.gangs.items() if gang.options.recovery_summaries is not None)
-    known = (key for key, memory in scope.draft.memory.jobs.items() if memory.records or memory.recoveries)
-    for key in sorted({*known, *scope.choices, *reported}):
-        memory, gang = scope.draft.memory.jobs.get(key, JobMemory()), scope.gangs.get(key)
+    reported = (key for key, gang in gangs.items() if gang.options.recovery_summaries is not None)
+    known = (key for key, memory in draft.memory.jobs.items() if memory.records or memory.recoveries)
+    for key in sorted({*known, *recovery.choices, *reported}):
+        memory, gang = draft.memory.jobs.get(key, JobMemory()), gangs.get(key)
         if gang is None:
             continue
-        memory = _with_summaries(scope, gang, memory)
-        choice = scope.choices.get(key)
+        memory = _with_summaries(facts, draft, nodes, gang, memory)
+        choice = recovery.choices.get(key)
         starts = choice is not None and choice.chosen.level is RecoveryLevel.IN_PLACE
         if starts and not (memory.recoveries and not memory.recoveries[-1].back):
-            scope.draft.memory.jobs[key] = _opened(scope, gang, restart_scope.memory_of(scope.draft, gang))
-        elif memory.records and memory.records[0].time == scope.facts.now_ms:
-            scope.draft.memory.jobs[key] = _opened(scope, gang, memory)
+            draft.memory.jobs[key] = _opened(facts, draft, gangs, recovery, gang, restart_scope.memory_of(draft, gang))
+        elif memory.records and memory.records[0].time == facts.now_ms:
+            draft.memory.jobs[key] = _opened(facts, draft, gangs, recovery, gang, memory)
         elif memory.recoveries and not memory.recoveries[-1].back:
-            scope.draft.memory.jobs[key] = _closed(scope, gang, memory)
+            draft.memory.jobs[key] = _closed(facts, draft, recovery, gang, memory)
 
 
-def _with_summaries(scope: Scope, gang: Gang, memory: JobMemory) -> JobMemory:
-    after = recovery_costs.with_summaries(scope, gang, memory, _with_costs)
+def _with_summaries(facts: Facts, draft: Draft, nodes: PassNodes, gang: Gang, memory: JobMemory) -> JobMemory:
+    after = recovery_costs.with_summaries(facts, draft, nodes, gang, memory, _with_costs)
     if after is not memory:
         after = msgspec.structs.replace(after, recoveries=after.recoveries[-MAX_RECOVERIES:])
-        scope.draft.memory.jobs[gang.key] = after
+        draft.memory.jobs[gang.key] = after
     return after
 
 
-def _opened(scope: Scope, gang: Gang, memory: JobMemory) -> JobMemory:
+def _opened(
+    facts: Facts, draft: Draft, gangs: PassGangs, recovery: RecoveryOutcome, gang: Gang, memory: JobMemory
+) -> JobMemory:
     """The memory with the recovery that begins; an open one is extended instead."""
     evictions = [
-        action for action in scope.draft.actions
+        action for action in draft.actions
         if isinstance(action, EvictPod) and action.owner is not None
-        and scope.gang_of.get(f"{action.namespace}/{action.pod}") == gang.key
+        and gangs.of_pod.get(f"{action.namespace}/{action.pod}") == gang.key
     ]  # fmt: skip
     whole = any(action.budget_unit == gang.key for action in evictions)
-    pods = [scope.facts.observed.pods[key] for key in gang.pods]
-    choice = scope.choices.get(gang.key)
+    pods = [facts.observed.pods[key] for key in gang.pods]
+    choice = recovery.choices.get(gang.key)
     level = _level(gang, whole) if choice is None else choice.chosen.level
     if whole and level not in (RecoveryLevel.JOB, RecoveryLevel.WAIT):
         level = RecoveryLevel.JOB  # the restart was widened
     names = {task[1] for task in memory.records[0].tasks} if memory.records else set()
     new = Recovery(
-        at=scope.facts.now_ms,
+        at=facts.now_ms,
         level=str(level),
         reason=next((action.reason for action in evictions), REASONS[PROCESS]),
         codes=(choice.codes if choice else _codes(evictions))[:CODES],
@@ -82,7 +89,7 @@ def _opened(scope: Scope, gang: Gang, memory: JobMemory) -> JobMemory:
         redone=_redone(level, choice.known.checkpoint, choice.known.scale) if choice is not None else 0,
         estimates=tuple((str(e.level), round(e.seconds), round(e.cost)) for e in choice.weighed) if choice else (),
     )
-    seen, isolated = _first_seen(scope.draft, {pod.node for pod in pods}, new.codes)
+    seen, isolated = _first_seen(draft, {pod.node for pod in pods}, new.codes)
     new = msgspec.structs.replace(new, seen=seen, isolated=isolated)
     past = memory.recoveries
     if past and not past[-1].back:
@@ -128,22 +135,22 @@ def _level(gang: Gang, whole: bool) -> RecoveryLevel:
     return RecoveryLevel.PROCESS if gang.options.recovers_processes else RecoveryLevel.POD
 
 
-def _closed(scope: Scope, gang: Gang, memory: JobMemory) -> JobMemory:
+def _closed(facts: Facts, draft: Draft, recovery: RecoveryOutcome, gang: Gang, memory: JobMemory) -> JobMemory:
     """The memory with the recovery closed once training resumed; before, with the time from which its pods run."""
     one = memory.recoveries[-1]
-    pods = [scope.facts.observed.pods[key] for key in gang.pods]
+    pods = [facts.observed.pods[key] for key in gang.pods]
     old = any(pod.uid in memory.evicted for pod in pods)
     running = len(pods) >= max(gang.min_available, 1) and all(pod.phase == "Running" for pod in pods)
-    if one.level == RecoveryLevel.IN_PLACE and gang.key in scope.choices:
+    if one.level == RecoveryLevel.IN_PLACE and gang.key in recovery.choices:
         return memory
-    if old or not running or len(pods) < gang.replicas or any(pod.key in scope.draft.evicting for pod in pods):
+    if old or not running or len(pods) < gang.replicas or any(pod.key in draft.evicting for pod in pods):
         return memory
     made = [round(pod.started * 1000) for pod in pods if pod.started is not None and pod.created * 1000 >= one.at]
     if made and not one.running:
-        placed = min(max(made), scope.facts.now_ms)
-        one = msgspec.structs.replace(one, placed=placed, running=max(placed, scope.facts.now_ms))
+        placed = min(max(made), facts.now_ms)
+        one = msgspec.structs.replace(one, placed=placed, running=max(placed, facts.now_ms))
         memory = msgspec.structs.replace(memory, recoveries=(*memory.recoveries[:-1], one))
-    back = _training_resumed(pods, one.at, scope.facts.now_ms)
+    back = _training_resumed(pods, one.at, facts.now_ms)
     if back is None:
         return memory
     # processes may report earlier than a pass sees their pods run
@@ -188,4 +195,4 @@ def _unix_ms(text: str) -> int:
     return round(seconds * 1000) if 0 < seconds < 1e11 else 0
 
 
-__all__ = ["MAX_RECOVERIES", "run"]
+__all__ = ["MAX_RECOVERIES", "record_recoveries"]

@@ -9,7 +9,7 @@ action is deferred.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -30,16 +30,17 @@ from belay.engine.model.actions import (
 from belay.engine.model.chip_masks import mask_of
 from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic
-from belay.engine.model.plan import Deferred
+from belay.engine.model.plan import BudgetUse, Deferred, PruneHold
 from belay.engine.model.rules import RuleKind
 from belay.engine.model.times import rfc3339
 from belay.engine.plan.budgets import BudgetDemand, BudgetRefusal, BudgetTracker
 from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
+from belay.engine.plan.node_view import PassNodes
 from belay.engine.plan.preempt import messages, nomination
 from belay.engine.plan.safety import record, refused_evictions
 from belay.engine.plan.safety.repeats import RepeatBrake
-from belay.engine.plan.scope import Scope
 from belay.engine.plan.sync.pruning import Pruning
 from belay.engine.plan.views import chip_ids
 from belay.engine.wire import names, reservations
@@ -52,55 +53,61 @@ NEXT_PASS: Final = 1.0
 DISRUPTIVE: Final = frozenset({"EvictPod", "ResetChips", "IsolateNode", "DeleteObject", "PartitionChip"})
 
 
-def run(scope: Scope) -> None:
+class Admitted(NamedTuple):
+    """What the budgets say: their use after this pass, and the deletions that wait for a person."""
+
+    budgets: tuple[BudgetUse, ...]
+    held_prune: PruneHold | None
+
+
+def defer_disruption(facts: Facts, draft: Draft, nodes: PassNodes, gangs: PassGangs) -> Admitted:
     """Defer what the budgets do not allow; record what the other actions spend and leave in the memory."""
-    refused_evictions.hold(scope)
-    ledger = BudgetTracker(scope)
-    budget_filter = _BudgetFilter(scope, ledger)
+    refused_evictions.hold(facts, draft, gangs)
+    ledger = BudgetTracker(facts, draft, nodes, gangs)
+    budget_filter = _BudgetFilter(facts, draft, nodes, gangs, ledger)
     kept: list[AnyAction] = []
-    for action in scope.draft.actions:
+    for action in draft.actions:
         kept.extend(budget_filter.admit(action))
-    scope.draft.actions = kept
+    draft.actions = kept
     budget_filter.report_deferred_preemptions()
     budget_filter.report_delayed_deletions()
     budget_filter.brake.close()
-    scope.draft.memory.budgets = ledger.spent()
-    scope.budgets, scope.held_prune = ledger.uses(), budget_filter.pruning.held
-    record.record_actions(scope)
-    refused_evictions.record(scope)
-    nomination.record_evictions(scope)
-    if scope.facts.observed.reserved_broken and any(item.budget == BROKEN for item in scope.draft.deferred):
+    draft.memory.budgets = ledger.spent()
+    admission = Admitted(ledger.uses(), budget_filter.pruning.held)
+    record.record_actions(facts, draft, nodes, gangs)
+    refused_evictions.record(facts, draft, gangs)
+    nomination.record_evictions(facts, draft, gangs)
+    if facts.observed.reserved_broken and any(item.budget == BROKEN for item in draft.deferred):
         message = (
             "what shards have reserved of the budgets cannot be read, so nothing disruptive is done: mend or delete it"
         )
         where = f"ConfigMap/{names.SYSTEM}/{names.BUDGET}"
         field, code = f"data.{reservations.KEY}", PassCode.BUDGET_UNREADABLE
-        scope.draft.diagnostics.append(Diagnostic("error", where, "", 0, 0, field, message, code))
-    if scope.facts.desired.budget_broken and any(item.budget == BROKEN for item in scope.draft.deferred):
+        draft.diagnostics.append(Diagnostic("error", where, "", 0, 0, field, message, code))
+    if facts.desired.budget_broken and any(item.budget == BROKEN for item in draft.deferred):
         message = "a safety budget cannot be read, so nothing disruptive is done: correct the document"
-        scope.draft.diagnostics.append(
-            Diagnostic("error", "SafetyBudget", "", 0, 0, "", message, PassCode.BUDGET_UNREADABLE)
-        )
+        draft.diagnostics.append(Diagnostic("error", "SafetyBudget", "", 0, 0, "", message, PassCode.BUDGET_UNREADABLE))
+    return admission
 
 
 class _BudgetFilter:
     """Admits or defers the actions of a pass one by one; a unit (gang or single pod) only as a whole."""
 
-    def __init__(self, scope: Scope, ledger: BudgetTracker) -> None:
-        self._scope, self._ledger = scope, ledger
-        self.brake = RepeatBrake(scope)
-        self._job_of = _jobs_of_units(scope)
-        self._broken = scope.facts.desired.budget_broken or scope.facts.observed.reserved_broken
+    def __init__(self, facts: Facts, draft: Draft, nodes: PassNodes, gangs: PassGangs, ledger: BudgetTracker) -> None:
+        self._facts, self._draft, self._nodes, self._gangs, self._ledger = facts, draft, nodes, gangs, ledger
+        self.brake = RepeatBrake(facts, draft, gangs)
+        self._job_of = _jobs_of_units(draft, gangs)
+        self._broken = facts.desired.budget_broken or facts.observed.reserved_broken
         self._units: dict[str, BudgetRefusal | None] = {}
         self._held_isolations: dict[str, tuple[int | None, BudgetRefusal]] = {}
         self._not_isolated: dict[str, tuple[int, BudgetRefusal]] = {}
-        self._nodes_of = _nodes_of_units(scope)
-        self._newly_evicted = _newly_evicted_units(scope.facts, scope.draft)
-        self._fault_pools = _pools_with_fault_evictions(scope)
-        self.pruning = Pruning(scope, ledger)
+        self._nodes_of = _nodes_of_units(facts, draft, gangs)
+        self._newly_evicted = _newly_evicted_units(facts, draft)
+        self._fault_pools = _pools_with_fault_evictions(facts, draft, nodes)
+        self.pruning = Pruning(facts, draft, nodes, gangs, ledger)
         self._windows = [
             (item.document.name, item.document.spec.windows)
-            for item in sorted(scope.facts.desired.budgets, key=lambda item: item.document.name)
+            for item in sorted(facts.desired.budgets, key=lambda item: item.document.name)
             if item.document.spec.windows
         ]
         self._window_refusals: dict[tuple[str, frozenset[str]], BudgetRefusal | None] = {}
@@ -114,7 +121,7 @@ class _BudgetFilter:
             if closed_window is None:
                 return self._admit_isolation(action)
             self._hold_chips(action.node, action.chips, closed_window)
-            self._scope.draft.deferred.append(_deferred(action, closed_window))
+            self._draft.deferred.append(_deferred(action, closed_window))
             return ()
         refusal = self._refusal(action)
         if refusal is None:
@@ -131,7 +138,7 @@ class _BudgetFilter:
         for key, (units, refusal) in sorted(self._without_room.items()):
             until = rfc3339(refusal.until) if refusal.until is not None else ""
             name = "a budget that cannot be read" if refusal.budget == BROKEN else refusal.budget
-            messages.amend(self._scope.draft, self._scope.gangs[key], messages.held_back(units, name, until))
+            messages.amend(self._draft, self._gangs[key], messages.held_back(units, name, until))
 
     def _refusal(self, action: AnyAction) -> BudgetRefusal | None:
         """Why the action must wait; None when it may run now, which spends the budgets."""
@@ -171,8 +178,8 @@ class _BudgetFilter:
 
     def _unit_refusal(self, unit: str) -> BudgetRefusal | None:
         """The one answer for all actions on an evicted unit, decided at the first of them."""
-        if unit not in self._units and unit in self._scope.draft.displaced:
-            self._decide_preemption(self._scope.draft.displaced[unit].preemptor)
+        if unit not in self._units and unit in self._draft.displaced:
+            self._decide_preemption(self._draft.displaced[unit].preemptor)
         if unit not in self._units:
             self._units[unit] = self._decide_unit(unit)
         return self._units[unit]
@@ -187,7 +194,7 @@ class _BudgetFilter:
             if held is not None:
                 return held
         nodes = tuple(sorted(node for node in chips_by_node if node))
-        reschedule = self._scope.draft.reschedules.get(unit)
+        reschedule = self._draft.reschedules.get(unit)
         if reschedule is None or reschedule.spends:
             closed_window = self._closed_window("EvictPod", nodes)
             if closed_window is not None:
@@ -207,14 +214,14 @@ class _BudgetFilter:
         """
         if _involuntary(action) or not self._fault_pools:
             return None
-        views = (self._scope.nodes.get(node) for node in self._nodes_of.get(action.budget_unit or "", {}))
+        views = (self._nodes.get(node) for node in self._nodes_of.get(action.budget_unit or "", {}))
         if not any(view is not None and view.pool in self._fault_pools for view in views):
             return None
-        return BudgetRefusal(ONE_METHOD, self._scope.facts.now + NEXT_PASS)
+        return BudgetRefusal(ONE_METHOD, self._facts.now + NEXT_PASS)
 
     def _decide_preemption(self, preemptor: str) -> None:
         """Admit or defer together all units evicted for the same job: fewer would cost work and make no room."""
-        rows = {unit: row for unit, row in sorted(self._scope.draft.displaced.items()) if row.preemptor == preemptor}
+        rows = {unit: row for unit, row in sorted(self._draft.displaced.items()) if row.preemptor == preemptor}
         demands = [
             BudgetDemand("EvictPod", unit, 1, tuple(sorted(node for node in self._nodes_of.get(unit, {}) if node)))
             for unit, row in rows.items()
@@ -259,7 +266,7 @@ class _BudgetFilter:
         refusal = self._ledger.take(demand._replace(weight=len(later))) or BudgetRefusal("", None)
         rest = msgspec.structs.replace(action, chips=later)
         self._hold_chips(action.node, later, refusal)
-        self._scope.draft.deferred.append(_deferred(rest, refusal))
+        self._draft.deferred.append(_deferred(rest, refusal))
         return (msgspec.structs.replace(action, chips=now),) if now else ()
 
     def _hold_chips(self, node: str, names: tuple[str, ...], refusal: BudgetRefusal) -> None:
@@ -273,9 +280,9 @@ class _BudgetFilter:
         """The refusal by a maintenance window that covers an action on these nodes."""
         if not self._windows:
             return None
-        pools = frozenset(view.pool for node in nodes if (view := self._scope.nodes.get(node)) is not None)
+        pools = frozenset(view.pool for node in nodes if (view := self._nodes.get(node)) is not None)
         if (kind, pools) not in self._window_refusals:
-            found = ((name, closed(windows, kind, pools, self._scope.facts.now)) for name, windows in self._windows)
+            found = ((name, closed(windows, kind, pools, self._facts.now)) for name, windows in self._windows)
             shut = [BudgetRefusal(name, verdict.until) for name, verdict in found if verdict is not None]
             latest = max(shut, key=lambda refusal: (refusal.until is None, refusal.until or 0.0), default=None)
             self._window_refusals[(kind, pools)] = latest
@@ -283,14 +290,14 @@ class _BudgetFilter:
 
     def _defer(self, action: AnyAction, refusal: BudgetRefusal) -> None:
         confirm = self.pruning.confirm(action) if isinstance(action, DeleteObject) else ""
-        self._scope.draft.deferred.append(_deferred(action, refusal, confirm))
-        if isinstance(action, DeleteObject) and action.budget_unit in self._scope.gangs:
-            self._scope.draft.evicting -= set(self._scope.gangs[action.budget_unit].pods)
+        self._draft.deferred.append(_deferred(action, refusal, confirm))
+        if isinstance(action, DeleteObject) and (gang := self._gangs.get(action.budget_unit or "")) is not None:
+            self._draft.evicting -= set(gang.pods)
         if isinstance(action, EvictPod):
-            self._scope.draft.evicting.discard(f"{action.namespace}/{action.pod}")
-            self._scope.draft.reschedules.pop(action.budget_unit, None)
-            row = self._scope.draft.displaced.pop(action.budget_unit, None)
-            if row is not None and row.preemptor in self._scope.gangs:
+            self._draft.evicting.discard(f"{action.namespace}/{action.pod}")
+            self._draft.reschedules.pop(action.budget_unit, None)
+            row = self._draft.displaced.pop(action.budget_unit, None)
+            if row is not None and row.preemptor in self._gangs:
                 units = self._without_room.get(row.preemptor, (0, refusal))[0]
                 self._without_room[row.preemptor] = (units + 1, refusal)
 
@@ -305,13 +312,13 @@ def _involuntary(action: EvictPod | DeleteObject) -> bool:
     return action.evidence.rule_kind in (RuleKind.FAULT_SCHEDULING, RuleKind.EXPANSION)
 
 
-def _pools_with_fault_evictions(scope: Scope) -> frozenset[str]:
+def _pools_with_fault_evictions(facts: Facts, draft: Draft, nodes: PassNodes) -> frozenset[str]:
     """Pools with pods that this pass evicts for a fault."""
     found = set()
-    for action in scope.draft.actions:
+    for action in draft.actions:
         if isinstance(action, EvictPod) and action.evidence.rule_kind is RuleKind.FAULT_SCHEDULING:
-            pod = scope.facts.observed.pods.get(f"{action.namespace}/{action.pod}")
-            view = scope.nodes.get(pod.node) if pod is not None else None
+            pod = facts.observed.pods.get(f"{action.namespace}/{action.pod}")
+            view = nodes.get(pod.node) if pod is not None else None
             if view is not None:
                 found.add(view.pool)
     return frozenset(found)
@@ -339,30 +346,30 @@ def _newly_evicted_units(facts: Facts, draft: Draft) -> set[str]:
     return found
 
 
-def _jobs_of_units(scope: Scope) -> dict[str, str]:
+def _jobs_of_units(draft: Draft, gangs: PassGangs) -> dict[str, str]:
     """The job of each unit with pods to evict."""
     found: dict[str, str] = {}
-    for action in scope.draft.actions:
+    for action in draft.actions:
         if isinstance(action, EvictPod) and action.budget_unit not in found:
             owner = action.owner
             place = f"{action.namespace}/{owner.kind}/{owner.name}" if owner else f"{action.namespace}/Pod/{action.pod}"
-            found[action.budget_unit] = scope.gang_of.get(f"{action.namespace}/{action.pod}", place)
+            found[action.budget_unit] = gangs.of_pod.get(f"{action.namespace}/{action.pod}", place)
     return found
 
 
-def _nodes_of_units(scope: Scope) -> dict[str, dict[str, int]]:
+def _nodes_of_units(facts: Facts, draft: Draft, gangs: PassGangs) -> dict[str, dict[str, int]]:
     """Per eviction unit its pods' nodes, each with the mask of their chips."""
     out: dict[str, dict[str, int]] = {}
-    for action in scope.draft.actions:
+    for action in draft.actions:
         if isinstance(action, EvictPod):
             nodes = out.setdefault(action.budget_unit, {})
-            pod = scope.facts.observed.pods.get(f"{action.namespace}/{action.pod}")
+            pod = facts.observed.pods.get(f"{action.namespace}/{action.pod}")
             if pod is not None and pod.node:
                 nodes[pod.node] = nodes.get(pod.node, 0) | sum(1 << chip for chip in chip_ids(pod))
-        elif isinstance(action, DeleteObject) and action.budget_unit in scope.gangs:
-            nodes = out.setdefault(action.budget_unit, {})
-            for key in scope.gangs[action.budget_unit].pods:
-                pod = scope.facts.observed.pods.get(key)
+        elif isinstance(action, DeleteObject) and (gang := gangs.get(action.budget_unit or "")) is not None:
+            nodes = out.setdefault(gang.key, {})
+            for key in gang.pods:
+                pod = facts.observed.pods.get(key)
                 if pod is not None and pod.holds_chips:
                     nodes[pod.node] = nodes.get(pod.node, 0) | sum(1 << chip for chip in chip_ids(pod))
     return out

@@ -25,10 +25,11 @@ from belay.engine.model.history_lines import HistoryLine, LineKind, with_line
 from belay.engine.model.rules import DOCUMENTS, rule_kind
 from belay.engine.plan.draft import Draft, Reschedule
 from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
 from belay.engine.plan.health.reset import MAX_RESETS
 from belay.engine.plan.health.states import with_entry
+from belay.engine.plan.node_view import PassNodes
 from belay.engine.plan.recover import in_place_recovery
-from belay.engine.plan.scope import Scope
 
 MAX_RESCHEDULES: Final = 100
 MAX_FAULT_NODES: Final = 16
@@ -38,30 +39,30 @@ MAX_RECORDS: Final = 10
 MAX_LINE: Final = 500
 
 
-def record_actions(scope: Scope) -> None:
+def record_actions(facts: Facts, draft: Draft, nodes: PassNodes, gangs: PassGangs) -> None:
     """Record every action of the plan that the next pass must know."""
-    _record_answers(scope.facts, scope.draft)
-    for action in scope.draft.actions:
+    _record_answers(facts, draft)
+    for action in draft.actions:
         if isinstance(action, IsolateChip):
             text = f"isolated: {action.level}{cause(action.evidence)}"
-            _chips(scope, action.node, action.chips, level=action.level, text=text)
+            _chips(facts, draft, nodes, action.node, action.chips, level=action.level, text=text)
         elif isinstance(action, ReleaseChip):
-            _chips(scope, action.node, action.chips, level="", text="released")
+            _chips(facts, draft, nodes, action.node, action.chips, level="", text="released")
         elif isinstance(action, ResetChips):
-            _reset(scope.facts, scope.draft, action)
-            in_place_recovery.record_order(scope, action)
+            _reset(facts, draft, action)
+            in_place_recovery.record_order(facts, draft, gangs, action)
         elif isinstance(action, (IsolateNode, ReleaseNode)):
-            before = scope.draft.memory.nodes.get(action.node, NodeMemory())
+            before = draft.memory.nodes.get(action.node, NodeMemory())
             level = action.level if isinstance(action, IsolateNode) else ""
-            scope.draft.memory.nodes[action.node] = msgspec.structs.replace(before, isolated=level)
-    said = {a.budget_unit: a for a in reversed(scope.draft.actions) if isinstance(a, EvictPod)}
+            draft.memory.nodes[action.node] = msgspec.structs.replace(before, isolated=level)
+    said = {a.budget_unit: a for a in reversed(draft.actions) if isinstance(a, EvictPod)}
     by_gang: dict[str, list[Reschedule]] = {}
-    for unit in sorted(scope.draft.reschedules):
-        by_gang.setdefault(scope.draft.reschedules[unit].gang, []).append(scope.draft.reschedules[unit])
+    for unit in sorted(draft.reschedules):
+        by_gang.setdefault(draft.reschedules[unit].gang, []).append(draft.reschedules[unit])
     for gang, changes in by_gang.items():
-        first = next((said[unit] for unit in sorted(scope.draft.reschedules) if unit in said
-                      and scope.draft.reschedules[unit].gang == gang), None)  # fmt: skip
-        _job(scope, gang, changes, f": {first.message}{cause(first.evidence)}" if first else "")
+        first = next((said[unit] for unit in sorted(draft.reschedules) if unit in said
+                      and draft.reschedules[unit].gang == gang), None)  # fmt: skip
+        _job(facts, draft, gangs, gang, changes, f": {first.message}{cause(first.evidence)}" if first else "")
 
 
 def cause(evidence: Evidence) -> str:
@@ -96,21 +97,23 @@ def _record_answers(facts: Facts, draft: Draft) -> None:
             draft.memory.nodes[name] = msgspec.structs.replace(memory, chips=rows)
 
 
-def _chips(scope: Scope, node: str, names: tuple[str, ...], *, level: str, text: str) -> None:
-    before = scope.draft.memory.nodes.get(node, NodeMemory())
+def _chips(
+    facts: Facts, draft: Draft, nodes: PassNodes, node: str, names: tuple[str, ...], *, level: str, text: str
+) -> None:
+    before = draft.memory.nodes.get(node, NodeMemory())
     rows = dict(before.chips)
     for chip in _ids(names):
         row = rows.get(chip, ChipMemory())
         if level or row != ChipMemory():
-            rule = _document(scope, node, chip) if level else row.rule
-            row = msgspec.structs.replace(row, isolated=scope.facts.now_ms if level else 0, level=level, rule=rule)
-            rows[chip] = with_entry(row, scope.facts.now_ms, text)
-    scope.draft.memory.nodes[node] = msgspec.structs.replace(before, chips=dict(sorted(rows.items())))
+            rule = _document(nodes, node, chip) if level else row.rule
+            row = msgspec.structs.replace(row, isolated=facts.now_ms if level else 0, level=level, rule=rule)
+            rows[chip] = with_entry(row, facts.now_ms, text)
+    draft.memory.nodes[node] = msgspec.structs.replace(before, chips=dict(sorted(rows.items())))
 
 
-def _document(scope: Scope, node: str, chip: int) -> str:
+def _document(nodes: PassNodes, node: str, chip: int) -> str:
     """The rule of a document that decided about the chip; empty where tables or reports alone did."""
-    view = scope.nodes.get(node)
+    view = nodes.get(node)
     rule = view.chip_rules.get(chip, "") if view is not None else ""
     return rule if rule_kind(rule) in DOCUMENTS else ""
 
@@ -136,29 +139,29 @@ def _ids(names: tuple[str, ...]) -> list[int]:
     return [int(name.rpartition("-")[2]) for name in names]
 
 
-def _job(scope: Scope, gang: str, changes: list[Reschedule], why: str) -> None:
+def _job(facts: Facts, draft: Draft, gangs: PassGangs, gang: str, changes: list[Reschedule], why: str) -> None:
     """Record where the job's pods were, where it failed, which pods were evicted, and the attempts spent."""
-    owner = scope.gangs.get(gang)
-    before = scope.draft.memory.jobs.get(gang, JobMemory())
+    owner = gangs.get(gang)
+    before = draft.memory.jobs.get(gang, JobMemory())
     uid = owner.uid if owner else before.uid
     if before.uid and uid and before.uid != uid:
         before = JobMemory(uid=uid)
     nodes, evicted = dict(before.nodes), dict(before.evicted)
     for change in changes:
         for key in change.pods:
-            pod = scope.facts.observed.pods[key]
+            pod = facts.observed.pods[key]
             overdue = pod.deleting is not None
-            evicted[pod.uid] = -scope.facts.now_ms if overdue else evicted.get(pod.uid, scope.facts.now_ms)
+            evicted[pod.uid] = -facts.now_ms if overdue else evicted.get(pod.uid, facts.now_ms)
         for key in change.answered:
-            pod = scope.facts.observed.pods[key]
-            asked = round(((pod.deleting or scope.facts.now) - pod.grace_seconds) * 1000)
-            evicted.setdefault(pod.uid, min(asked, scope.facts.now_ms))
+            pod = facts.observed.pods[key]
+            asked = round(((pod.deleting or facts.now) - pod.grace_seconds) * 1000)
+            evicted.setdefault(pod.uid, min(asked, facts.now_ms))
     for key in owner.pods if owner else ():
-        pod = scope.facts.observed.pods[key]
+        pod = facts.observed.pods[key]
         rank = declared_rank(pod)
         if pod.node:
             nodes[str(rank) if rank is not None else pod.name] = pod.node
-    alive = {p.uid for p in scope.facts.observed.pods.values() if scope.gang_of.get(p.key) == gang}
+    alive = {p.uid for p in facts.observed.pods.values() if gangs.of_pod.get(p.key) == gang}
     told = any(change.counted for change in changes)
     counted = any(change.counted and not change.planned for change in changes)
     failed = any(change.failed for change in changes)
@@ -167,15 +170,15 @@ def _job(scope: Scope, gang: str, changes: list[Reschedule], why: str) -> None:
     what = LineKind.RESCHEDULED if counted else LineKind.MOVED
     line = HistoryLine(what, f"{changes[0].reason}{why}").text[:MAX_LINE]
     hits = tuple(sorted({hit for change in changes for hit in change.hits}))[:MAX_RECORDS]
-    scope.draft.memory.jobs[gang] = msgspec.structs.replace(
+    draft.memory.jobs[gang] = msgspec.structs.replace(
         before,
         uid=uid,
         nodes=dict(sorted(nodes.items())),
         fault_nodes=tuple(faults)[-MAX_FAULT_NODES:],
-        reschedules=(*before.reschedules, *((scope.facts.now_ms,) if counted else ()))[-MAX_RESCHEDULES:],
+        reschedules=(*before.reschedules, *((facts.now_ms,) if counted else ()))[-MAX_RESCHEDULES:],
         retries=max(0, changes[0].retries - 1) if failed else before.retries,
         evicted={u: t for u, t in sorted(evicted.items()) if u in alive},
-        timeline=with_line(before.timeline, scope.facts.now_ms, line) if told else before.timeline,
+        timeline=with_line(before.timeline, facts.now_ms, line) if told else before.timeline,
         rescheduled=before.rescheduled + counted,
-        records=(*((RescheduleRecord(scope.facts.now_ms, hits),) if counted else ()), *before.records)[:MAX_RECORDS],
+        records=(*((RescheduleRecord(facts.now_ms, hits),) if counted else ()), *before.records)[:MAX_RECORDS],
     )

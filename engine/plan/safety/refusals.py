@@ -7,6 +7,7 @@ by then is held.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from belay.engine.model.actions import AnyAction, BindPod, EvictPod
@@ -17,46 +18,54 @@ from belay.engine.model.refusals import NEXT_STEP, RefusalCause, ServerRefusal, 
 from belay.engine.model.refused_actions import content_digest, refusal_key
 from belay.engine.model.times import rfc3339
 from belay.engine.model.unstructured import nested_map
+from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
-from belay.engine.plan.scope import Scope
 
 _CRD: Final = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
 #: A gang is bound and evicted as one, so a single refused pod holds nothing back.
 _WHOLE_GANGS: Final = (BindPod, EvictPod)
 
 
-def run(scope: Scope) -> None:
-    """Defer the actions whose refusal still waits."""
-    if not scope.facts.observed.refusals:
-        return
-    _forget_held(scope)
+def hold_refused(facts: Facts, draft: Draft, known: Sequence[ServerRefusal] = ()) -> list[ServerRefusal]:
+    """Defer the actions whose refusal still waits.
+
+    Args:
+        known: what was found before safety, of this same pass.
+
+    Returns:
+        What the API server refuses, without what safety holds back by now.
+    """
+    if not facts.observed.refusals:
+        return []
+
+    found = _without_held(draft, known)
     kept: list[AnyAction] = []
-    for action in scope.draft.actions:
-        refusal = standing(scope.facts, action)
+    for action in draft.actions:
+        refusal = standing(facts, action)
         if refusal is None:
             kept.append(action)
             continue
-        if refusal not in scope.refusals:
-            scope.refusals.append(refusal)
-            scope.draft.diagnostics.append(_finding(refusal))
-        if _waits(scope.facts, action, refusal):
-            scope.draft.deferred.append(Deferred(action, REFUSED, rfc3339(refusal.retry / 1000)))
+        if refusal not in found:
+            found.append(refusal)
+            draft.diagnostics.append(_finding(refusal))
+        if _waits(facts, action, refusal):
+            draft.deferred.append(Deferred(action, REFUSED, rfc3339(refusal.retry / 1000)))
         else:
             kept.append(action)
-    scope.draft.actions = kept
+    draft.actions = kept
+    return found
 
 
-def _forget_held(scope: Scope) -> None:
+def _without_held(draft: Draft, known: Sequence[ServerRefusal]) -> list[ServerRefusal]:
     """What safety holds back is not tried, so it counts as held and not as refused, whatever the last try met."""
     held = {
         refusal_key(row.action)
-        for row in scope.draft.deferred
+        for row in draft.deferred
         if row.budget != REFUSED and not isinstance(row.action, _WHOLE_GANGS)
     }
-    over = [refusal for refusal in scope.refusals if refusal.key in held]
-    findings = {_finding(refusal) for refusal in over}
-    scope.refusals = [refusal for refusal in scope.refusals if refusal not in over]
-    scope.draft.diagnostics = [finding for finding in scope.draft.diagnostics if finding not in findings]
+    over = {_finding(refusal) for refusal in known if refusal.key in held}
+    draft.diagnostics = [finding for finding in draft.diagnostics if finding not in over]
+    return [refusal for refusal in known if refusal.key not in held]
 
 
 def standing(facts: Facts, action: AnyAction) -> ServerRefusal | None:

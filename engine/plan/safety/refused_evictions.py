@@ -22,8 +22,8 @@ from belay.engine.model.times import rfc3339
 from belay.engine.model.wording import counted
 from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
 from belay.engine.plan.preempt.disruption_budgets import DisruptionBudget, DisruptionBudgets
-from belay.engine.plan.scope import Scope
 
 FIRST_WAIT: Final = 10.0
 LONGEST_WAIT: Final = 300.0
@@ -31,19 +31,17 @@ LONGEST_WAIT: Final = 300.0
 MAX_TOLD: Final = 50
 
 
-def hold(scope: Scope) -> None:
+def hold(facts: Facts, draft: Draft, gangs: PassGangs) -> None:
     """Defer evictions that were refused and are not due again; say which, why and how to go on."""
-    _forget(scope.facts, scope.draft)
-    refused = {key for memory in scope.draft.memory.jobs.values() for key in memory.asked}
+    _forget(facts, draft)
+    refused = {key for memory in draft.memory.jobs.values() for key in memory.asked}
     if not refused:
         return
 
-    budgets = DisruptionBudgets(scope.facts.observed, ())
+    budgets = DisruptionBudgets(facts.observed, ())
     kept, held, told = [], set[str](), 0
-    for action in scope.draft.actions:
-        pod = (
-            scope.facts.observed.pods.get(f"{action.namespace}/{action.pod}") if isinstance(action, EvictPod) else None
-        )
+    for action in draft.actions:
+        pod = facts.observed.pods.get(f"{action.namespace}/{action.pod}") if isinstance(action, EvictPod) else None
         if not isinstance(action, EvictPod) or pod is None or pod.uid not in refused or action.force:
             kept.append(action)
             continue
@@ -53,41 +51,41 @@ def hold(scope: Scope) -> None:
             kept.append(action)  # it was lost on its way, or may go by now
             continue
 
-        gang = scope.gang_of.get(pod.key, "")
-        memory = scope.draft.memory.jobs.get(gang, JobMemory())
-        tries, last = memory.asked.get(pod.uid, (1, scope.facts.now_ms))
+        gang = gangs.of_pod.get(pod.key, "")
+        memory = draft.memory.jobs.get(gang, JobMemory())
+        tries, last = memory.asked.get(pod.uid, (1, facts.now_ms))
         until = last / 1000 + min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(tries - 1, 10))
         if told < MAX_TOLD:
-            scope.draft.diagnostics.append(_diagnostic(pod, protecting, tries, until))
+            draft.diagnostics.append(_diagnostic(pod, protecting, tries, until))
             told += 1
-        _record_refusal(scope.facts, scope.draft, gang, memory, pod, protecting)
-        if scope.facts.now >= until:
+        _record_refusal(facts, draft, gang, memory, pod, protecting)
+        if facts.now >= until:
             kept.append(action)
             continue
         held.add(action.budget_unit)
-        scope.draft.deferred.append(Deferred(action, f"{REFUSING}{protecting[0].name}", rfc3339(until)))
-        scope.draft.evicting.discard(pod.key)
+        draft.deferred.append(Deferred(action, f"{REFUSING}{protecting[0].name}", rfc3339(until)))
+        draft.evicting.discard(pod.key)
 
     evicted = {action.budget_unit for action in kept if isinstance(action, EvictPod)}
     idle = held - evicted
     for unit in idle:
-        scope.draft.reschedules.pop(unit, None)
-    scope.draft.actions = [a for a in kept if not (isinstance(a, SignalJob) and a.budget_unit in idle)]
+        draft.reschedules.pop(unit, None)
+    draft.actions = [a for a in kept if not (isinstance(a, SignalJob) and a.budget_unit in idle)]
 
 
-def record(scope: Scope) -> None:
+def record(facts: Facts, draft: Draft, gangs: PassGangs) -> None:
     """Count the evictions that this pass asks for."""
-    for action in scope.draft.actions:
+    for action in draft.actions:
         if not isinstance(action, EvictPod) or action.force:
             continue
-        pod = scope.facts.observed.pods.get(f"{action.namespace}/{action.pod}")
-        gang = scope.gang_of.get(pod.key, "") if pod is not None else ""
-        if pod is None or pod.deleting is not None or gang not in scope.draft.memory.jobs:
+        pod = facts.observed.pods.get(f"{action.namespace}/{action.pod}")
+        gang = gangs.of_pod.get(pod.key, "") if pod is not None else ""
+        if pod is None or pod.deleting is not None or gang not in draft.memory.jobs:
             continue
-        memory = scope.draft.memory.jobs[gang]
+        memory = draft.memory.jobs[gang]
         tries = memory.asked.get(pod.uid, (0, 0))[0] + 1
-        asked = {**memory.asked, pod.uid: (tries, scope.facts.now_ms)}
-        scope.draft.memory.jobs[gang] = msgspec.structs.replace(memory, asked=dict(sorted(asked.items())))
+        asked = {**memory.asked, pod.uid: (tries, facts.now_ms)}
+        draft.memory.jobs[gang] = msgspec.structs.replace(memory, asked=dict(sorted(asked.items())))
 
 
 def _forget(facts: Facts, draft: Draft) -> None:

@@ -23,7 +23,8 @@ from belay.engine.model.plan import REPEATED
 from belay.engine.model.times import rfc3339
 from belay.engine.plan.budgets import BudgetRefusal
 from belay.engine.plan.draft import Draft
-from belay.engine.plan.scope import Scope
+from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
 
 #: Most things whose times are kept.
 MAX_THINGS: Final = 2000
@@ -53,15 +54,15 @@ class _Rule:
 class RepeatBrake:
     """What of this pass' actions is done too often to the same thing; counts what is admitted."""
 
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
+    def __init__(self, facts: Facts, draft: Draft, gangs: PassGangs) -> None:
+        self._facts, self._draft, self._gangs = facts, draft, gangs
         self._rules: dict[str, list[_Rule]] = {}
-        for rule in _rules(scope.facts.desired.budgets):
+        for rule in _rules(facts.desired.budgets):
             for kind in rule.limit.actions:
                 self._rules.setdefault(kind, []).append(rule)
         self._refused: dict[str, BudgetRefusal | None] = {}
         self._told: set[str] = set()
-        self._created = _pods_created(scope.draft)
+        self._created = _pods_created(draft)
 
     def refusal(self, job: str) -> BudgetRefusal | None:
         """The refusal of one more eviction of a job; counts nothing."""
@@ -74,7 +75,7 @@ class RepeatBrake:
 
     def _replicas(self, job: str) -> int:
         """How many replicas of the job count, each as a job of its own; 0 for a job that starts as one."""
-        gang = self._scope.gangs.get(job)
+        gang = self._gangs.get(job)
         independent = gang is not None and gang.kind in INDEPENDENT_KINDS
         return min(max(1, gang.replicas), MAX_REPLICAS) if gang is not None and independent else 0
 
@@ -104,7 +105,7 @@ class RepeatBrake:
         return self._take("CreatePod", own, f"Pod/{own}", also=every)
 
     def _size(self, job: str) -> int:
-        gang = self._scope.gangs.get(job)
+        gang = self._gangs.get(job)
         return gang.replicas if gang is not None and gang.pods else 0
 
     def _take(
@@ -120,8 +121,8 @@ class RepeatBrake:
         return self._refused[key]
 
     def _decide(self, kind: str, keys: tuple[str, ...], shown: str, factor: int) -> BudgetRefusal | None:
-        now = self._scope.facts.now_ms
-        times = sorted(at for key in keys for at in self._scope.draft.memory.repeats.get(key, ()))
+        now = self._facts.now_ms
+        times = sorted(at for key in keys for at in self._draft.memory.repeats.get(key, ()))
         worst: tuple[float, _Rule, int] | None = None
         for rule in self._rules.get(kind, ()):
             most, window = rule.limit.max * factor, round(rule.limit.window * 1000)
@@ -134,12 +135,12 @@ class RepeatBrake:
             return None
         until, rule, count = worst
         if keys[0] not in self._told and len(self._told) < MAX_TOLD:
-            self._scope.draft.diagnostics.append(_diagnostic(kind, shown, rule, count, until))
+            self._draft.diagnostics.append(_diagnostic(kind, shown, rule, count, until))
         self._told.add(keys[0])
         return BudgetRefusal(f"{REPEATED}{rule.name}", until)
 
     def _count(self, kind: str, key: str, factor: int) -> None:
-        table, now = self._scope.draft.memory.repeats, self._scope.facts.now_ms
+        table, now = self._draft.memory.repeats, self._facts.now_ms
         most = max((rule.limit.max for rule in self._rules.get(kind, ())), default=0) * factor
         if not most:
             return
@@ -147,20 +148,20 @@ class RepeatBrake:
 
     def close(self) -> None:
         """Drop times that no window holds any more, and the oldest of what was done once; only after a count."""
-        table = self._scope.draft.memory.repeats
-        if table == self._scope.facts.observed.history.repeats:
+        table = self._draft.memory.repeats
+        if table == self._facts.observed.history.repeats:
             return
         longest = {kind: max(rule.limit.window for rule in rules) for kind, rules in self._rules.items()}
         kept = {}
         for key, times in table.items():
-            oldest = self._scope.facts.now_ms - longest.get(key.partition(" ")[0], 0.0) * 1000
+            oldest = self._facts.now_ms - longest.get(key.partition(" ")[0], 0.0) * 1000
             recent = tuple(at for at in times if at > oldest)
             if recent:
                 kept[key] = recent
         if len(kept) > MAX_THINGS:
             order = sorted(kept, key=lambda key: (-len(kept[key]), -kept[key][-1], key))
             kept = {key: kept[key] for key in order[:MAX_THINGS]}
-        self._scope.draft.memory.repeats = kept
+        self._draft.memory.repeats = kept
 
 
 def _rules(budgets: Iterable[Declared[SafetyBudget]]) -> list[_Rule]:

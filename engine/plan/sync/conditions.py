@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from belay.engine.documents import CLUSTER, Declared, FaultPolicy, Isolation, KVLink, NodePool, VNPULayout
@@ -14,16 +14,17 @@ from belay.engine.documents.kinds import API_VERSION
 from belay.engine.model.actions import Evidence, PatchObject, PatchType, Preconditions
 from belay.engine.model.chip_masks import ids_of
 from belay.engine.model.diagnostics import ObjectKey
-from belay.engine.model.links import LINKED
+from belay.engine.model.links import LINKED, LinkState
+from belay.engine.model.plan import IgnoredObject
 from belay.engine.model.reasons import ActionReason
+from belay.engine.model.refusals import ServerRefusal
 from belay.engine.model.states import NodeHealth
 from belay.engine.model.times import rfc3339
 from belay.engine.model.unstructured import nested_map
 from belay.engine.model.wording import counted
 from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
-from belay.engine.plan.node_view import NodeView
-from belay.engine.plan.scope import Scope
+from belay.engine.plan.node_view import NodeView, PassNodes
 from belay.engine.plan.sync.foreign import SETTING, declared_documents
 from belay.engine.wire.names import MAIN_SHARD
 
@@ -47,78 +48,89 @@ class _Verdict(NamedTuple):
     fields: Mapping[str, Any] = {}
 
 
-def run(scope: Scope) -> None:
+def write_conditions(
+    facts: Facts,
+    draft: Draft,
+    nodes: PassNodes,
+    links: Sequence[LinkState],
+    ignored: Sequence[IgnoredObject],
+    refusals: Sequence[ServerRefusal],
+) -> None:
     """Patch the status of every object whose status differs; one shard does it for all."""
-    if scope.facts.shard != MAIN_SHARD:
+    if facts.shard != MAIN_SHARD:
         return
-    served = _with_status(scope.facts)
-    keys = sorted(key for key in scope.facts.observed.objects if key.api_version == API_VERSION and key.kind in served)
+    served = _with_status(facts)
+    keys = sorted(key for key in facts.observed.objects if key.api_version == API_VERSION and key.kind in served)
     if not keys:
         return
-    documents = {(one.document.KIND, one.document.name): one for one in declared_documents(scope.facts.desired)}
-    ignored = {row.object: row for row in scope.ignored}
-    errors = {row.object: row.message for row in reversed(scope.draft.diagnostics) if row.severity == "error"}
-    undeleted = {row.key.object for row in scope.refusals if row.key.verb == "DeleteObject"}
+    documents = {(one.document.KIND, one.document.name): one for one in declared_documents(facts.desired)}
+    without_effect = {row.object: row for row in ignored}
+    errors = {row.object: row.message for row in reversed(draft.diagnostics) if row.severity == "error"}
+    undeleted = {row.key.object for row in refusals if row.key.verb == "DeleteObject"}
     pending = {
         (action.object_kind, action.name)
-        for action in scope.draft.actions
+        for action in draft.actions
         if isinstance(action, PatchObject) and action.api_version == API_VERSION
     }
     for key in keys:
-        raw = scope.facts.observed.objects[key]
+        raw = facts.observed.objects[key]
         if (key.kind, key.name) in pending or nested_map(raw, "metadata").get("deletionTimestamp"):
             continue  # a newer generation is on its way, and the next pass judges that
         name, declared = f"{key.kind}/{key.name}", documents.get((key.kind, key.name))
         if declared is not None:
-            verdict = _judge(scope, key, declared, errors.get(name, ""))
+            verdict = _judge(facts, nodes, links, key, declared, errors.get(name, ""))
             counts = declared.origin.file.startswith(CLUSTER)
             text = f"{SETTING} names {key.kind}, so this object counts beside Git"
             mark = ("False", "Counts", text) if counts else None
-        elif name in ignored:
-            verdict = _Verdict(False, ignored[name].reason, ignored[name].message)
-            mark = ("True", ignored[name].reason, ignored[name].message)
+        elif name in without_effect:
+            verdict = _Verdict(False, without_effect[name].reason, without_effect[name].message)
+            mark = ("True", without_effect[name].reason, without_effect[name].message)
         elif key in undeleted:
             verdict, mark = _Verdict(False, "NotDeclared", _UNDELETED), None
         else:
             continue
-        _patch(scope.facts, scope.draft, key, raw, verdict, mark)
+        _patch(facts, draft, key, raw, verdict, mark)
 
 
-def _judge(scope: Scope, key: ObjectKey, declared: Declared[Any], error: str) -> _Verdict:
+def _judge(
+    facts: Facts, nodes: PassNodes, links: Sequence[LinkState], key: ObjectKey, declared: Declared[Any], error: str
+) -> _Verdict:
     """Whether a document in force is done."""
     document = declared.document
-    if str(key) in scope.facts.desired.held:
+    if str(key) in facts.desired.held:
         return _Verdict(
             False, "Refused", "a newer version in Git cannot be used, so this one stays in force: "
             "`belay status` says what is wrong there",
         )  # fmt: skip
-    fields = _pool_fields(scope, document) if isinstance(document, NodePool) else {}
+    fields = _pool_fields(facts, nodes, document) if isinstance(document, NodePool) else {}
     if error:
         return _Verdict(False, "Error", error, fields)
-    done = _in_progress(scope, document, fields)
+    done = _in_progress(facts, nodes, links, document, fields)
     if done is not None:
         return done._replace(fields=fields)
     # not where it was read: commands read the copy, the engine Git's file, and both must say the same
     return _Verdict(True, "InForce", "what it says is in force", fields)
 
 
-def _in_progress(scope: Scope, document: Any, fields: Mapping[str, Any]) -> _Verdict | None:
+def _in_progress(
+    facts: Facts, nodes: PassNodes, links: Sequence[LinkState], document: Any, fields: Mapping[str, Any]
+) -> _Verdict | None:
     """What a kind has to say of its own; None: it is in force, and nothing more can be said."""
     match document:
         case NodePool():
             if document.spec.suspend:
                 return _Verdict(True, "Suspended", "spec.suspend is set: Belay leaves its nodes as they are")
-            if document.spec.shard == scope.facts.shard and not fields["nodes"]:
+            if document.spec.shard == facts.shard and not fields["nodes"]:
                 return _Verdict(False, "NoNodes", "no node has the labels of spec.selector")
         case Isolation():
             until = document.spec.until
-            if until is not None and until <= scope.facts.now:
+            if until is not None and until <= facts.now:
                 return _Verdict(False, "Expired", f"it ended at {rfc3339(until)}: remove the document")
         case FaultPolicy():
             if document.spec.mode == "shadow":
                 return _Verdict(True, "Shadow", "what it would change is reported and not carried out (spec.mode)")
         case VNPULayout():
-            uncut = list(_uncut(scope, document)) if document.spec.mode == "static" else []
+            uncut = list(_uncut(facts, nodes, document)) if document.spec.mode == "static" else []
             if uncut:
                 named = ", ".join(uncut[:_MAX_NAMED]) + (" and others" if len(uncut) > _MAX_NAMED else "")
                 return _Verdict(
@@ -127,7 +139,7 @@ def _in_progress(scope: Scope, document: Any, fields: Mapping[str, Any]) -> _Ver
                     f"{counted(len(uncut), 'chip')} not cut as declared yet: {named}",
                 )
         case KVLink():
-            rows = [row.state for row in scope.links if row.link == document.name]
+            rows = [row.state for row in links if row.link == document.name]
             up = rows.count(LINKED)
             if up < len(rows) or not rows:
                 return _Verdict(False, "NotLinked", f"{up} of {len(rows)} links are up")
@@ -135,22 +147,22 @@ def _in_progress(scope: Scope, document: Any, fields: Mapping[str, Any]) -> _Ver
     return None
 
 
-def _pool_fields(scope: Scope, pool: NodePool) -> dict[str, Any]:
+def _pool_fields(facts: Facts, nodes: PassNodes, pool: NodePool) -> dict[str, Any]:
     """The pool's number of nodes, and of those that are healthy; empty for pools of other shards."""
-    if pool.spec.shard != scope.facts.shard:
+    if pool.spec.shard != facts.shard:
         return {}
-    views = [view for _, view in _views(scope) if view.pool == pool.name]
+    views = [view for _, view in _views(nodes) if view.pool == pool.name]
     healthy = sum((view.assessed.node.state if view.assessed else view.state) == NodeHealth.HEALTHY for view in views)
     return {"nodes": len(views), "healthyNodes": healthy}
 
 
-def _uncut(scope: Scope, layout: VNPULayout) -> Iterator[str]:
+def _uncut(facts: Facts, nodes: PassNodes, layout: VNPULayout) -> Iterator[str]:
     """The chips of this shard's nodes that hold other vNPUs than the layout lists."""
     spec = layout.spec
     wanted = {chip: sorted(row.templates) for row in spec.chips for chip in row.chips}
-    for name, view in _views(scope):
+    for name, view in _views(nodes):
         chosen = spec.selector.matches(view.node.labels) if spec.selector is not None else view.pool == spec.pool
-        agent = scope.facts.observed.agents.get(name) if chosen else None
+        agent = facts.observed.agents.get(name) if chosen else None
         held: dict[int, list[str]] = {}
         for device in agent.vnpus if agent is not None else ():
             held.setdefault(device.chip, []).append(device.template)
@@ -159,8 +171,8 @@ def _uncut(scope: Scope, layout: VNPULayout) -> Iterator[str]:
                 yield f"{name}/{view.chip(chip)}"
 
 
-def _views(scope: Scope) -> Iterator[tuple[str, NodeView]]:
-    yield from scope.nodes.items()
+def _views(nodes: PassNodes) -> Iterator[tuple[str, NodeView]]:
+    yield from nodes.items()
 
 
 def _patch(

@@ -16,29 +16,31 @@ from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.labels import APPLIED_DIGEST
 from belay.engine.model.plan import IgnoredObject
 from belay.engine.model.unstructured import nested_map
+from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
-from belay.engine.plan.scope import Scope
 from belay.engine.wire.names import MAIN_SHARD
 
 SETTING: Final = "SchedulingSettings.spec.clusterDocuments"
 
 
-def run(scope: Scope) -> None:
-    """List every object of Belay's kinds that Git does not declare and that does not count; one shard does it."""
-    if scope.facts.shard != MAIN_SHARD:
-        return
-    keys = sorted(key for key in scope.facts.observed.objects if key.api_version == API_VERSION)
+def find_ignored(facts: Facts, draft: Draft) -> list[IgnoredObject]:
+    """Every object of Belay's kinds that Git does not declare and that does not count; one shard lists them."""
+    ignored: list[IgnoredObject] = []
+    if facts.shard != MAIN_SHARD:
+        return ignored
+    keys = sorted(key for key in facts.observed.objects if key.api_version == API_VERSION)
     if not keys:
-        return
-    declared = {(one.document.KIND, one.document.name) for one in declared_documents(scope.facts.desired)}
+        return ignored
+    declared = {(one.document.KIND, one.document.name) for one in declared_documents(facts.desired)}
     for key in keys:
-        metadata = nested_map(scope.facts.observed.objects[key], "metadata")
+        metadata = nested_map(facts.observed.objects[key], "metadata")
         if metadata.get("deletionTimestamp") or (key.kind, key.name) in declared:
             continue
-        reason, why = _why(scope.facts, key, metadata)
-        scope.ignored.append(IgnoredObject(f"{key.kind}/{key.name}", reason, why))
+        reason, why = _why(facts, key, metadata)
+        ignored.append(IgnoredObject(f"{key.kind}/{key.name}", reason, why))
         about, text = f"{key.kind}/{key.name}", f"ignored: {why}"
-        scope.draft.diagnostics.append(Diagnostic("warning", about, "", 0, 0, "", text, PassCode.IGNORED))
+        draft.diagnostics.append(Diagnostic("warning", about, "", 0, 0, "", text, PassCode.IGNORED))
+    return ignored
 
 
 def declared_documents(desired: Desired) -> Iterator[Declared[Any]]:

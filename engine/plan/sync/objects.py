@@ -30,7 +30,7 @@ from belay.engine.model.unstructured import nested_map
 from belay.engine.model.wording import counted
 from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
-from belay.engine.plan.scope import Scope
+from belay.engine.plan.grouping import PassGangs
 from belay.engine.plan.sync import template_changes
 from belay.engine.plan.sync.drift import first_difference
 from belay.engine.plan.sync.pruning import PRUNED, member_of
@@ -81,21 +81,26 @@ _COMPARISONS: Final = CacheKey("declared objects against live ones", Memo[_Compa
 _COPIES: Final = CacheKey("copies of documents", Memo[Manifest], limit=4096)
 
 
-def run(scope: Scope) -> None:
+def sync_objects(facts: Facts, draft: Draft, gangs: PassGangs) -> set[ObjectKey]:
     """Plan creations and patches in order of dependency, then deletions in reverse order.
 
     Objects belong to no node, so one shard does this for all.
+
+    Returns:
+        Live objects that Git applied and no longer declares.
     """
-    desired = scope.facts.desired
-    if not desired.has_git or scope.facts.shard != MAIN_SHARD:
-        return
-    schemas = _schemas(scope.facts.observed)
-    wanted = [*desired.manifests, *_copies(desired, schemas, scope.facts.cache)]
+    desired, undeclared = facts.desired, set[ObjectKey]()
+    if not desired.has_git or facts.shard != MAIN_SHARD:
+        return undeclared
+
+    schemas = _schemas(facts.observed)
+    wanted = [*desired.manifests, *_copies(desired, schemas, facts.cache)]
     for manifest in sorted(wanted, key=lambda m: _rank(m.key)):  # manifests come sorted by key, and sorting is stable
-        _apply(scope, manifest, schemas.get((manifest.key.api_version, manifest.key.kind)))
-    _prune(scope, {manifest.key for manifest in wanted})
-    _maintain_waiting(scope, schemas)
-    template_changes.report(scope)
+        _apply(facts, draft, gangs, manifest, schemas.get((manifest.key.api_version, manifest.key.kind)))
+    _prune(facts, draft, undeclared, {manifest.key for manifest in wanted})
+    _maintain_waiting(facts, draft, gangs, undeclared, schemas)
+    template_changes.report(facts, draft, gangs)
+    return undeclared
 
 
 def declared_keys(desired: Desired, observed: Observed, cache: PlanCache | None = None) -> tuple[ObjectKey, ...]:
@@ -108,18 +113,18 @@ def _rank(key: ObjectKey) -> int:
     return _ORDER.get(key.kind, len(_ORDER))
 
 
-def _apply(scope: Scope, manifest: Manifest, schema: Mapping[str, Any] | None) -> None:
+def _apply(facts: Facts, draft: Draft, gangs: PassGangs, manifest: Manifest, schema: Mapping[str, Any] | None) -> None:
     """Create or patch one object if needed; ``schema`` is that of its CRD, if it has one."""
     key = manifest.key
-    live = scope.facts.observed.objects.get(key)
+    live = facts.observed.objects.get(key)
     if live is None:
         body = applied_body(manifest, {})
         message = f"{key} is declared at {manifest.origin} and does not exist: creating it"
-        scope.draft.actions.append(
+        draft.actions.append(
             CreateObject(
                 reason=ActionReason.MISSING,
                 message=message,
-                evidence=_evidence(scope.facts, manifest),
+                evidence=_evidence(facts, manifest),
                 api_version=key.api_version,
                 object_kind=key.kind,
                 namespace=key.namespace,
@@ -132,16 +137,16 @@ def _apply(scope: Scope, manifest: Manifest, schema: Mapping[str, Any] | None) -
     if metadata.get("deletionTimestamp"):
         return  # it can be created again once it is gone
     inputs = (manifest.digest, live, schema)
-    reason, detail, dropped = scope.facts.cache[_COMPARISONS].of(key, inputs, lambda: _compared(manifest, live, schema))
+    reason, detail, dropped = facts.cache[_COMPARISONS].of(key, inputs, lambda: _compared(manifest, live, schema))
     if dropped:
-        _report_dropped(scope.draft, manifest, dropped)
+        _report_dropped(draft, manifest, dropped)
     if reason:
         version = metadata.get("uid")
-        scope.draft.actions.append(
+        draft.actions.append(
             PatchObject(
                 reason=reason,
                 message=f"{key}: {detail}; applying {manifest.origin}",
-                evidence=_evidence(scope.facts, manifest),
+                evidence=_evidence(facts, manifest),
                 preconditions=Preconditions(uid=str(version) if version else None),
                 api_version=key.api_version,
                 object_kind=key.kind,
@@ -151,7 +156,7 @@ def _apply(scope: Scope, manifest: Manifest, schema: Mapping[str, Any] | None) -
             )
         )
         if reason == MANIFEST_CHANGED:
-            template_changes.remember(scope, manifest, live)
+            template_changes.remember(facts, draft, gangs, manifest, live)
 
 
 def applied_body(manifest: Manifest, live: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,45 +200,54 @@ def _machine_keys(key: ObjectKey) -> tuple[str, ...]:
     return next((keys for prefix, keys in _MACHINE_KEYS.items() if key.name.startswith(prefix)), ())
 
 
-def _prune(scope: Scope, wanted: set[ObjectKey]) -> None:
+def _prune(facts: Facts, draft: Draft, undeclared: set[ObjectKey], wanted: set[ObjectKey]) -> None:
     """Delete objects that were applied from Git and are no longer declared, dependents first."""
-    inventory = scope.facts.observed.inventory
+    inventory = facts.observed.inventory
     if inventory is None:
         return
-    gone = [key for key in inventory if key not in wanted and scope.facts.desired.may_prune(key)]
-    if gone and _declares_nothing(scope.facts.desired):
+    gone = [key for key in inventory if key not in wanted and facts.desired.may_prune(key)]
+    if gone and _declares_nothing(facts.desired):
         message = (
             f"the repository declares nothing, so {counted(len(gone), 'object')} that it declared before stay; "
             "to remove them keep at least one document in the tree"
         )
-        scope.draft.diagnostics.append(Diagnostic("error", "", "", 0, 0, "", message, PassCode.DECLARES_NOTHING))
+        draft.diagnostics.append(Diagnostic("error", "", "", 0, 0, "", message, PassCode.DECLARES_NOTHING))
         return
     fresh: dict[str, list[CreateObject]] = {}
-    for action in scope.draft.actions:
+    for action in draft.actions:
         if isinstance(action, CreateObject) and action.evidence.rule_kind is RuleKind.SYNC:
             fresh.setdefault(action.object_kind, []).append(action)
     for key in sorted(gone, key=lambda k: (-_rank(k), k)):
-        live = scope.facts.observed.objects.get(key)
+        live = facts.observed.objects.get(key)
         if live is not None:
-            _delete(scope, key, live, fresh.get(key.kind, [])[:_MAX_AWAITED])
+            _delete(facts, draft, undeclared, key, live, fresh.get(key.kind, [])[:_MAX_AWAITED])
 
 
-def _maintain_waiting(scope: Scope, schemas: _Schemas) -> None:
+def _maintain_waiting(
+    facts: Facts, draft: Draft, gangs: PassGangs, undeclared: set[ObjectKey], schemas: _Schemas
+) -> None:
     """Keep objects whose deletion waits as they were last declared: edits by others are still reverted."""
-    waiting = {member for row in scope.draft.memory.prunes if not row.released for member in row.members}
-    for manifest in scope.facts.desired.earlier if waiting else ():
-        live = scope.facts.observed.objects.get(manifest.key) if manifest.key in scope.undeclared else None
+    waiting = {member for row in draft.memory.prunes if not row.released for member in row.members}
+    for manifest in facts.desired.earlier if waiting else ():
+        live = facts.observed.objects.get(manifest.key) if manifest.key in undeclared else None
         if live is None or member_of(manifest.key, live) not in waiting:
             continue
         if nested_map(live, "metadata", "annotations").get(APPLIED_DIGEST) == manifest.digest:
-            _apply(scope, manifest, schemas.get((manifest.key.api_version, manifest.key.kind)))
+            _apply(facts, draft, gangs, manifest, schemas.get((manifest.key.api_version, manifest.key.kind)))
 
 
 def _declares_nothing(desired: Desired) -> bool:
     return all(origin.file.startswith((SHIPPED, CLUSTER)) for origin in desired.origins)
 
 
-def _delete(scope: Scope, key: ObjectKey, live: Mapping[str, Any], fresh: Sequence[CreateObject]) -> None:
+def _delete(
+    facts: Facts,
+    draft: Draft,
+    undeclared: set[ObjectKey],
+    key: ObjectKey,
+    live: Mapping[str, Any],
+    fresh: Sequence[CreateObject],
+) -> None:
     """Delete one object; where it may have been renamed, only once the ``fresh`` objects exist.
 
     Kubernetes renames nothing: the object of the new name starts pods of its own. A finding says
@@ -245,27 +259,27 @@ def _delete(scope: Scope, key: ObjectKey, live: Mapping[str, Any], fresh: Sequen
     if nested_map(metadata, "annotations").get(PRUNE_ANNOTATION) == "disabled":
         return
     if nested_map(metadata, "labels").get(MANAGED_BY) != MANAGER:
-        _report_kept(scope.draft, key, f"label {MANAGED_BY} says that Belay no longer manages it")
+        _report_kept(draft, key, f"label {MANAGED_BY} says that Belay no longer manages it")
         return
     if key.kind == "Namespace":
         # Secrets and objects of unknown kinds are not seen, and would go with it
-        still = "it still holds objects" if _holds_objects(scope.facts.observed, key.name) else "it looks empty"
+        still = "it still holds objects" if _holds_objects(facts.observed, key.name) else "it looks empty"
         why = f"Belay deletes no namespaces, since what it cannot see would go with them; {still}"
-        _report_kept(scope.draft, key, f"{why}: kubectl delete namespace {key.name}")
+        _report_kept(draft, key, f"{why}: kubectl delete namespace {key.name}")
         return
-    scope.undeclared.add(key)
+    undeclared.add(key)
     uid = metadata.get("uid")
     awaited = tuple((new.api_version, new.object_kind, new.namespace, new.name) for new in fresh)
     new = f" once {fresh[0].object_kind} {fresh[0].name} exists" if fresh else ""
     renamed = next((new for new in fresh if _is_renamed(new, live)), None)
     if renamed is not None:
         new = f" once {renamed.object_kind} {renamed.name} exists, which has the same content under another name"
-        _report_renamed(scope.draft, key, renamed)
-    scope.draft.actions.append(
+        _report_renamed(draft, key, renamed)
+    draft.actions.append(
         DeleteObject(
             reason=PRUNED,
             message=f"{key} was applied from Git and is no longer declared: deleting it{new}",
-            evidence=Evidence(rule=RULE, revision=scope.facts.desired.revision),
+            evidence=Evidence(rule=RULE, revision=facts.desired.revision),
             preconditions=Preconditions(uid=str(uid) if uid else None, after=awaited),
             api_version=key.api_version,
             object_kind=key.kind,

@@ -34,8 +34,10 @@ from belay.engine.model.reasons import ActionReason
 from belay.engine.model.times import rfc3339
 from belay.engine.model.wording import counted
 from belay.engine.plan.budgets import NO_CHIPS, NO_POOL, BudgetDemand, BudgetRefusal, BudgetTracker
+from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
-from belay.engine.plan.scope import Scope
+from belay.engine.plan.grouping import PassGangs
+from belay.engine.plan.node_view import PassNodes
 from belay.engine.plan.views import chip_ids
 
 KIND: Final = "DeleteObject"
@@ -68,18 +70,18 @@ class Pruning:
     ``held``: the deletions that wait for a person, None if none do.
     """
 
-    def __init__(self, scope: Scope, ledger: BudgetTracker) -> None:
-        self._facts, self._draft, self._ledger = scope.facts, scope.draft, ledger
-        asked = [action for action in scope.draft.actions if isinstance(action, DeleteObject) and is_prune(action)]
+    def __init__(self, facts: Facts, draft: Draft, nodes: PassNodes, gangs: PassGangs, ledger: BudgetTracker) -> None:
+        self._facts, self._draft, self._ledger = facts, draft, ledger
+        asked = [action for action in draft.actions if isinstance(action, DeleteObject) and is_prune(action)]
         self._going = {_member(action): action for action in asked if not self._free(action)}
-        self._chips, self._running = _freed(scope, self._going)
+        self._chips, self._running = _freed(facts, draft, nodes, gangs, self._going)
         self._released: set[str] = set()
         self._refusal: BudgetRefusal | None = None
         self.held: PruneHold | None = None
         self._digest = ""
         #: Deletions within every limit for which the windows have no room yet.
         self._delayed: list[tuple[DeleteObject, BudgetRefusal]] = []
-        if asked or (scope.draft.memory.prunes and self._knows()):
+        if asked or (draft.memory.prunes and self._knows()):
             self._settle()
 
     def refusal(self, action: DeleteObject) -> BudgetRefusal | None:
@@ -283,7 +285,9 @@ def _sum(rows: Iterable[Chips]) -> Chips:
     return dict(sorted(total.items()))
 
 
-def _freed(scope: Scope, going: Mapping[str, DeleteObject]) -> tuple[dict[str, Chips], set[str]]:
+def _freed(
+    facts: Facts, draft: Draft, nodes: PassNodes, gangs: PassGangs, going: Mapping[str, DeleteObject]
+) -> tuple[dict[str, Chips], set[str]]:
     """Chips that each deletion frees, by pool, and the deletions that end running pods: garbage collection removes the
     pods with the object.
 
@@ -292,12 +296,12 @@ def _freed(scope: Scope, going: Mapping[str, DeleteObject]) -> tuple[dict[str, C
     if not going:
         return {}, set()
     members = {_key(action): member for member, action in going.items()}
-    above = _OwnerChain(scope.facts, members)
+    above = _OwnerChain(facts, members)
     found: dict[str, Counter[str]] = {}
     running: set[str] = set()
     seen: dict[str, int] = {}
-    for name in sorted(scope.facts.observed.pods):
-        pod = scope.facts.observed.pods[name]
+    for name in sorted(facts.observed.pods):
+        pod = facts.observed.pods[name]
         if pod.finished or not pod.node:
             continue
         member = above.of(pod)
@@ -308,31 +312,33 @@ def _freed(scope: Scope, going: Mapping[str, DeleteObject]) -> tuple[dict[str, C
         chips = mask_of(chip_ids(pod)) & ~taken
         seen[pod.node] = taken | chips
         if chips:
-            found.setdefault(member, Counter())[_pool(scope, pod.node)] += chips.bit_count()
+            found.setdefault(member, Counter())[_pool(nodes, pod.node)] += chips.bit_count()
     for key, member in members.items():
-        _add_absent(scope, key, found.setdefault(member, Counter()))
+        _add_absent(facts, draft, nodes, gangs, key, found.setdefault(member, Counter()))
     freed: dict[str, Chips] = {member: dict(chips) for member, chips in found.items() if chips}
     return freed, running | freed.keys()
 
 
-def _add_absent(scope: Scope, key: ObjectKey, found: Counter[str]) -> None:
+def _add_absent(
+    facts: Facts, draft: Draft, nodes: PassNodes, gangs: PassGangs, key: ObjectKey, found: Counter[str]
+) -> None:
     """Add pods that a job that has run is re-creating or that wait for placement, by their requests."""
-    gang = scope.gangs.get(gang_key(key.api_version, key.kind, key.namespace, key.name))
-    memory = scope.draft.memory.jobs.get(gang.key) if gang else None
+    gang = gangs.get(gang_key(key.api_version, key.kind, key.namespace, key.name))
+    memory = draft.memory.jobs.get(gang.key) if gang else None
     if gang is None or memory is None or not memory.nodes:
         return
-    if memory.away and memory.away < scope.facts.now_ms - _AWAY_MS:
+    if memory.away and memory.away < facts.now_ms - _AWAY_MS:
         return  # without pods for so long, the job no longer counts as holding chips
-    pods = scope.members.get(gang.key, ())
+    pods = gangs.members.get(gang.key, ())
     asked = max((pod.count for pod in pods), default=0)
     here = sum(1 for pod in pods if pod.finished or (pod.chips and pod.node))
     away = min(len(memory.nodes), gang.replicas) - here
     if asked and away > 0:
-        found[_pool(scope, memory.nodes[min(memory.nodes)])] += asked * away
+        found[_pool(nodes, memory.nodes[min(memory.nodes)])] += asked * away
 
 
-def _pool(scope: Scope, node: str) -> str:
-    view = scope.nodes.get(node)
+def _pool(nodes: PassNodes, node: str) -> str:
+    view = nodes.get(node)
     return view.pool if view else NO_POOL
 
 

@@ -17,39 +17,40 @@ from belay.engine.model.codes.passes import PassCode
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey, Origin
 from belay.engine.model.jobs import Gang
 from belay.engine.model.times import rfc3339
+from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
-from belay.engine.plan.scope import Scope
+from belay.engine.plan.grouping import PassGangs
 from belay.engine.plan.sync.drift import first_difference
 
 #: Kinds whose running pods stay as they were made; the controllers of other kinds roll them, or refuse the change.
 _KEEPING: Final = frozenset({("mindxdl.gitee.com", "AscendJob"), ("batch.volcano.sh", "Job")})
 
 
-def remember(scope: Scope, manifest: Manifest, live: Mapping[str, Any]) -> None:
+def remember(facts: Facts, draft: Draft, gangs: PassGangs, manifest: Manifest, live: Mapping[str, Any]) -> None:
     """Remember that this pass changes the pod templates of a job, where it does."""
     key = manifest.key
     if (key.api_version.partition("/")[0], key.kind) not in _KEEPING:
         return
-    gang = scope.gangs.get(gang_key(key.api_version, key.kind, key.namespace, key.name))
+    gang = gangs.get(gang_key(key.api_version, key.kind, key.namespace, key.name))
     declared, standing = pod_templates(manifest.body.get("spec")), pod_templates(live.get("spec"))
     same = len(declared) == len(standing) and not any(
         first_difference({"template": new}, {"template": old}) for new, old in zip(declared, standing, strict=True)
     )
     if gang is not None and not same:
-        scope.draft.memory.retemplated[gang.key] = scope.facts.now_ms
+        draft.memory.retemplated[gang.key] = facts.now_ms
 
 
-def report(scope: Scope) -> None:
+def report(facts: Facts, draft: Draft, gangs: PassGangs) -> None:
     """Report the jobs that run pods of an older template; one that runs none any more is forgotten."""
-    if not scope.draft.memory.retemplated:
+    if not draft.memory.retemplated:
         return
-    files = {one.key: one for one in scope.facts.desired.manifests}
-    for key, changed in sorted(scope.draft.memory.retemplated.items()):
-        gang = scope.gangs.get(key)
-        running = list(_running(scope.facts, gang)) if gang is not None else []
+    files = {one.key: one for one in facts.desired.manifests}
+    for key, changed in sorted(draft.memory.retemplated.items()):
+        gang = gangs.get(key)
+        running = list(_running(facts, gang)) if gang is not None else []
         older = [pod for pod in running if pod.created * 1000 < changed]
         if gang is None or not older:
-            del scope.draft.memory.retemplated[key]
+            del draft.memory.retemplated[key]
             continue
 
         origin = files[_object(gang)].origin if _object(gang) in files else Origin("", 0, 0)
@@ -60,7 +61,7 @@ def report(scope: Scope) -> None:
         )
         where = f"{gang.kind}/{gang.namespace}/{gang.name}"
         place = (origin.file, origin.line, origin.column)
-        scope.draft.diagnostics.append(Diagnostic("info", where, *place, "", text, PassCode.OLDER_TEMPLATE))
+        draft.diagnostics.append(Diagnostic("info", where, *place, "", text, PassCode.OLDER_TEMPLATE))
 
 
 def _object(gang: Gang) -> ObjectKey:

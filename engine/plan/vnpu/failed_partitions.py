@@ -22,37 +22,39 @@ from belay.engine.model.labels import NPU_CORE
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.rules import RuleKind
 from belay.engine.plan import roles
+from belay.engine.plan.draft import Draft
+from belay.engine.plan.facts import Facts
+from belay.engine.plan.grouping import PassGangs
 from belay.engine.plan.restart_scope import memory_of
 from belay.engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS
-from belay.engine.plan.scope import Scope
 
 REFUSED: Final = "UnexpectedAdmissionError"
 REASON: Final = ActionReason.SEGMENT_FAILED
 
 
-def run(scope: Scope) -> None:
+def hold_failed(facts: Facts, draft: Draft, gangs: PassGangs) -> None:
     """Plan the deletion of pods with AI cores that kubelet refused, within the attempts of their jobs."""
-    refused = [pod for pod in scope.facts.observed.pods.values() if pod.reason == REFUSED and _never_started(pod)]
-    if not refused or not roles.plays(scope.facts, "schedule"):
+    refused = [pod for pod in facts.observed.pods.values() if pod.reason == REFUSED and _never_started(pod)]
+    if not refused or not roles.plays(facts, "schedule"):
         return
     for pod in refused:
-        gang = scope.gangs.get(scope.gang_of.get(pod.key, ""))
-        if gang is None or not roles.schedules(scope.facts, pod):
+        gang = gangs.get(gangs.of_pod.get(pod.key, ""))
+        if gang is None or not roles.schedules(facts, pod):
             continue
-        memory = memory_of(scope.draft, gang)
+        memory = memory_of(draft, gang)
         most, window = DEFAULT_ATTEMPTS
-        recent = [text for at, text in memory.timeline if at > scope.facts.now_ms - window]
+        recent = [text for at, text in memory.timeline if at > facts.now_ms - window]
         failed = sum(read_line(text).kind is LineKind.CUTTING_FAILED for text in recent)
         if failed >= min(most * max(1, gang.replicas), TIMELINE - 1):
             continue
         line = HistoryLine(LineKind.CUTTING_FAILED, f"{pod.name} on {pod.node}")
-        timeline = with_line(memory.timeline, scope.facts.now_ms, line.text)
-        scope.draft.memory.jobs[gang.key] = msgspec.structs.replace(memory, uid=gang.uid, timeline=timeline)
-        scope.draft.actions.append(
+        timeline = with_line(memory.timeline, facts.now_ms, line.text)
+        draft.memory.jobs[gang.key] = msgspec.structs.replace(memory, uid=gang.uid, timeline=timeline)
+        draft.actions.append(
             DeleteObject(
                 reason=REASON,
                 message=f"the vNPU of pod {pod.key} could not be created on node {pod.node}: its job re-creates it",
-                evidence=Evidence(rule=RuleKind.EXPANSION.value, revision=scope.facts.desired.revision),
+                evidence=Evidence(rule=RuleKind.EXPANSION.value, revision=facts.desired.revision),
                 preconditions=Preconditions(uid=pod.uid),
                 api_version="v1",
                 object_kind="Pod",

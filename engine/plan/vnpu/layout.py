@@ -34,10 +34,11 @@ from belay.engine.model.times import rfc3339
 from belay.engine.model.vnpu import ExistingVNPU, VNPUChange, change, unfit
 from belay.engine.plan.draft import Draft
 from belay.engine.plan.facts import Facts
-from belay.engine.plan.node_view import NodeView
+from belay.engine.plan.grouping import PassGangs
+from belay.engine.plan.health.assessment import Health
+from belay.engine.plan.node_view import NodeView, PassNodes
 from belay.engine.plan.products import withheld
-from belay.engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS
-from belay.engine.plan.scope import Scope
+from belay.engine.plan.rules.fault_rules import DEFAULT_ATTEMPTS, FaultRules
 from belay.engine.plan.vnpu import failed_partitions
 from belay.engine.plan.vnpu.templates import chip_totals, cut_by_layout, cut_on_demand, layouts_of, templates_of
 from belay.engine.wire.orders import chip_number
@@ -53,61 +54,66 @@ MAX_PARTITIONS: Final = 20
 _Wanted = dict[int, tuple[tuple[str, ...], Declared[VNPULayout] | None]]
 
 
-def run(scope: Scope) -> None:
-    """Order partitions for static layouts, and mark on the node views which chips are for vNPUs or shares."""
-    failed_partitions.run(scope)
-    _mark_cut_chips(scope)
-    laid_out = scope.facts.desired.layouts or any(o.vnpu_layout for o in scope.facts.observed.orders.values())
+def cut_chips(facts: Facts, draft: Draft, nodes: PassNodes, gangs: PassGangs, health: Health) -> list[ChipState]:
+    """Order partitions for static layouts, and mark on the node views which chips are for vNPUs or shares.
+
+    Returns:
+        The rows of the plan's chips, with those that are being cut as resetting.
+    """
+    failed_partitions.hold_failed(facts, draft, gangs)
+    _mark_cut_chips(facts, nodes)
+    laid_out = facts.desired.layouts or any(o.vnpu_layout for o in facts.observed.orders.values())
     if not laid_out:
-        return
-    for name in sorted(scope.nodes):
-        wanted = _wanted(scope, name, tuple(layouts_of(scope.facts.desired, scope.nodes[name])))
-        if scope.facts.observed.ledger_broken:
+        return health.chips
+
+    chips = list(health.chips)
+    for name in sorted(nodes):
+        wanted = _wanted(facts, draft, nodes, name, tuple(layouts_of(facts.desired, nodes[name])))
+        if facts.observed.ledger_broken:
             continue
-        if wanted or scope.nodes[name].dynamic_chips:
-            _order_node(scope, scope.nodes[name], wanted)
+        if wanted or nodes[name].dynamic_chips:
+            _order_node(facts, draft, nodes, health.rules, chips, nodes[name], wanted)
+    return chips
 
 
-def _mark_cut_chips(scope: Scope) -> None:
+def _mark_cut_chips(facts: Facts, nodes: PassNodes) -> None:
     """Mark chips that hold vNPUs: they cannot be used whole."""
-    for name, agent in scope.facts.observed.agents.items():
-        if name in scope.nodes and agent.vnpus:
+    for name, agent in facts.observed.agents.items():
+        if name in nodes and agent.vnpus:
             carved = mask_of(sorted({device.chip for device in agent.vnpus}))
-            scope.nodes.change(name, carved=carved, cut=scope.nodes[name].cut | carved)
+            nodes.change(name, carved=carved, cut=nodes[name].cut | carved)
 
 
-def _wanted(scope: Scope, node: str, about: Sequence[Declared[VNPULayout]]) -> _Wanted:
+def _wanted(facts: Facts, draft: Draft, nodes: PassNodes, node: str, about: Sequence[Declared[VNPULayout]]) -> _Wanted:
     """Mark the chips that layouts cover (where two cover one chip, the first by name); return the templates that static
     layouts want.
     """
     wanted: _Wanted = {}
-    taken, of_mode, view = 0, dict[str, int](), scope.nodes[node]
+    taken, of_mode, view = 0, dict[str, int](), nodes[node]
     for layout in about:
         spec = layout.document.spec
         mask = 0
         for chip, templates in _rows(view, layout, taken):
             if taken >> chip & 1:
-                _report(
-                    scope.draft, view, layout, chip, "is already covered by another document; the first by name counts"
-                )
+                _report(draft, view, layout, chip, "is already covered by another document; the first by name counts")
             elif not view.base >> chip & 1:
-                _report(scope.draft, view, layout, chip, "does not exist on the node")
+                _report(draft, view, layout, chip, "does not exist on the node")
             else:
                 mask |= 1 << chip
-                if spec.mode == "static" and _fits(scope.facts, scope.draft, view, layout, chip, templates):
+                if spec.mode == "static" and _fits(facts, draft, view, layout, chip, templates):
                     wanted[chip] = (templates, layout)
         taken |= mask
-        of_mode[spec.mode] = of_mode.get(spec.mode, 0) | _of_mode(scope.facts, scope.draft, view, layout, mask)
+        of_mode[spec.mode] = of_mode.get(spec.mode, 0) | _of_mode(facts, draft, view, layout, mask)
     if taken:
-        view = scope.nodes.change(
+        view = nodes.change(
             node,
             static_chips=view.static_chips | of_mode.get("static", 0),
             dynamic_chips=view.dynamic_chips | of_mode.get("dynamic", 0),
             soft_chips=view.soft_chips | of_mode.get("soft", 0),
             cut=view.cut | taken,
         )
-    orders = scope.facts.observed.orders.get(node)
-    if scope.facts.desired.has_git and orders is not None and _may_undo(scope.facts.desired):
+    orders = facts.observed.orders.get(node)
+    if facts.desired.has_git and orders is not None and _may_undo(facts.desired):
         for chip, templates in orders.vnpu_layout.items():
             if templates and chip not in wanted and not view.dynamic_chips >> chip & 1:
                 wanted[chip] = ((), None)
@@ -171,26 +177,34 @@ def _fits(
     return why is None
 
 
-def _order_node(scope: Scope, view: NodeView, wanted: _Wanted) -> None:
+def _order_node(
+    facts: Facts,
+    draft: Draft,
+    nodes: PassNodes,
+    rules: FaultRules | None,
+    chips: list[ChipState],
+    view: NodeView,
+    wanted: _Wanted,
+) -> None:
     node = view.node.name
-    agent, orders = scope.facts.observed.agents.get(node), scope.facts.observed.orders.get(node)
-    if _outstanding(scope.facts, agent, orders):
+    agent, orders = facts.observed.agents.get(node), facts.observed.orders.get(node)
+    if _outstanding(facts, agent, orders):
         changing = list(_changing(agent, orders))
         for chip in changing:
-            _mark_resetting(scope, node, chip)
-            _list_as_resetting(scope, view, chip)
-        _report_ordered(scope.draft, view, [chip for chip in changing if chip in wanted])
+            _mark_resetting(nodes, node, chip)
+            _list_as_resetting(chips, view, chip)
+        _report_ordered(draft, view, [chip for chip in changing if chip in wanted])
         return
-    if not orderable(scope.facts, view):
+    if not orderable(facts, view):
         return
-    epoch = next_epoch(scope.facts, view)
+    epoch = next_epoch(facts, view)
     ordered = False
     for chip, (templates, layout) in wanted.items():
         if view.chip_level.get(chip, NORMAL) not in IN_SERVICE:
             continue
-        ordered |= _order_chip(scope, view, chip, templates, layout, epoch)
+        ordered |= _order_chip(facts, draft, nodes, rules, view, chip, templates, layout, epoch)
     if ordered:
-        remember_epoch(scope.facts, scope.draft, view, epoch)
+        remember_epoch(facts, draft, view, epoch)
 
 
 def _report_ordered(draft: Draft, view: NodeView, chips: Sequence[int]) -> None:
@@ -259,21 +273,32 @@ def occupant_of(facts: Facts, view: NodeView, chip: int) -> str:
 
 
 def _order_chip(
-    scope: Scope, view: NodeView, chip: int, templates: tuple[str, ...], layout: Declared[VNPULayout] | None, epoch: int
+    facts: Facts,
+    draft: Draft,
+    nodes: PassNodes,
+    rules: FaultRules | None,
+    view: NodeView,
+    chip: int,
+    templates: tuple[str, ...],
+    layout: Declared[VNPULayout] | None,
+    epoch: int,
 ) -> bool:
-    step = change(list(vnpus_on(scope.facts, view, chip)), templates)
+    step = change(list(vnpus_on(facts, view, chip)), templates)
     if not step.needed:
         return False
-    holder = occupant_of(scope.facts, view, chip) or ", ".join(f"vNPU {i}" for i in step.blocked)
+    holder = occupant_of(facts, view, chip) or ", ".join(f"vNPU {i}" for i in step.blocked)
     if holder:
         severity: Severity = "error" if layout is not None and layout.document.spec.when_busy == "refuse" else "info"
         if layout is not None:
             what = f"is in use by {holder}; it is cut when that ends"
-            _report(scope.draft, view, layout, chip, what, severity, PassCode.LAYOUT_WAITS)
+            _report(draft, view, layout, chip, what, severity, PassCode.LAYOUT_WAITS)
         return False
     doing = "cut into " + ", ".join(templates) if templates else "made whole again"
     return order_partition(
-        scope,
+        facts,
+        draft,
+        nodes,
+        rules,
         view,
         chip,
         templates,
@@ -281,12 +306,15 @@ def _order_chip(
         epoch,
         reason=ActionReason.LAYOUT_DIFFERS if layout is not None else ActionReason.LAYOUT_REMOVED,
         message=f"chip {view.chip(chip)} of node {view.node.name} is {doing}",
-        evidence=layout_evidence(scope.facts, layout),
+        evidence=layout_evidence(facts, layout),
     )
 
 
 def order_partition(
-    scope: Scope,
+    facts: Facts,
+    draft: Draft,
+    nodes: PassNodes,
+    rules: FaultRules | None,
     view: NodeView,
     chip: int,
     templates: tuple[str, ...],
@@ -317,22 +345,22 @@ def order_partition(
     )
     if view.contradiction:
         held = msgspec.structs.replace(action, message=f"{message}; {withheld(view)}")
-        scope.draft.deferred.append(Deferred(held, CONTRADICTED, None))
+        draft.deferred.append(Deferred(held, CONTRADICTED, None))
         return False
-    until = _next_attempt(scope, view)
+    until = _next_attempt(facts, rules, view)
     if until is not None:
-        scope.draft.deferred.append(Deferred(action, ATTEMPTS, rfc3339(until / 1000) if until else None))
+        draft.deferred.append(Deferred(action, ATTEMPTS, rfc3339(until / 1000) if until else None))
         return False
-    _mark_resetting(scope, view.node.name, chip)
-    scope.draft.actions.append(action)
+    _mark_resetting(nodes, view.node.name, chip)
+    draft.actions.append(action)
     return True
 
 
-def _mark_resetting(scope: Scope, node: str, chip: int) -> None:
+def _mark_resetting(nodes: PassNodes, node: str, chip: int) -> None:
     """The chip takes no new work until it is cut."""
-    view = scope.nodes[node]
+    view = nodes[node]
     chip_state = {**view.chip_state, chip: ChipHealth.RESETTING}
-    scope.nodes.change(node, unavailable=view.unavailable | 1 << chip, chip_state=chip_state)
+    nodes.change(node, unavailable=view.unavailable | 1 << chip, chip_state=chip_state)
 
 
 def _failed(facts: Facts, view: NodeView) -> bool:
@@ -345,13 +373,13 @@ def _failed(facts: Facts, view: NodeView) -> bool:
     return agent.vnpu_result.startswith(("refused", "failed"))
 
 
-def _next_attempt(scope: Scope, view: NodeView) -> int | None:
+def _next_attempt(facts: Facts, rules: FaultRules | None, view: NodeView) -> int | None:
     """When the next attempt is due (Unix ms, 0: never) if the window's are used up; None while one is left."""
-    if not _failed(scope.facts, view):
+    if not _failed(facts, view):
         return None
-    most, window = scope.fault_rules.of(view, IDLE).reset_attempts if scope.fault_rules else DEFAULT_ATTEMPTS
-    tries = scope.facts.observed.history.nodes.get(view.node.name, NodeMemory()).partitions
-    recent = [at for at in tries if at > scope.facts.now_ms - window]
+    most, window = rules.of(view, IDLE).reset_attempts if rules else DEFAULT_ATTEMPTS
+    tries = facts.observed.history.nodes.get(view.node.name, NodeMemory()).partitions
+    recent = [at for at in tries if at > facts.now_ms - window]
     if len(recent) < most:
         return None
     return recent[len(recent) - most] + window if most else 0
@@ -397,16 +425,16 @@ def _changing(agent: AgentReport | None, orders: Orders | None) -> Iterator[int]
             yield chip
 
 
-def _list_as_resetting(scope: Scope, view: NodeView, chip: int) -> None:
+def _list_as_resetting(chips: list[ChipState], view: NodeView, chip: int) -> None:
     """List a chip that is being partitioned as resetting."""
     place = (view.node.name, chip)
-    index = bisect_left(scope.chips, place, key=lambda row: (row.node, chip_number(row.chip)))
-    known = scope.chips[index] if index < len(scope.chips) else None
+    index = bisect_left(chips, place, key=lambda row: (row.node, chip_number(row.chip)))
+    known = chips[index] if index < len(chips) else None
     if known is not None and (known.node, known.chip) == (view.node.name, view.chip(chip)):
-        scope.chips[index] = msgspec.structs.replace(known, state=ChipHealth.RESETTING)
+        chips[index] = msgspec.structs.replace(known, state=ChipHealth.RESETTING)
     else:
         row = ChipState(view.node.name, view.chip(chip), ChipHealth.RESETTING, NORMAL, (), (), view.used_by.get(chip))
-        scope.chips.insert(index, row)
+        chips.insert(index, row)
 
 
 def layout_evidence(facts: Facts, layout: Declared[VNPULayout] | None) -> Evidence:

@@ -174,7 +174,7 @@ def _keep_service(serving: ServingContext, role: ServingRole, body: dict[str, An
 def _create_missing(serving: ServingContext, role: ServingRole, body: dict[str, Any]) -> dict[str, Any] | None:
     """The live object; None, with its creation planned, where there is none."""
     key = serving.key_of(body)
-    live = serving.context.scope.facts.observed.objects.get(key)
+    live = serving.context.facts.observed.objects.get(key)
     if live is None and key not in serving.created:
         serving.created.add(key)
         text = f"{role.job.key} wants {key.kind} {key.name}: creating it"

@@ -80,23 +80,24 @@ def release_pods(serving: ServingContext) -> None:
 
     A controller replaces a StatefulSet's pod only after its object is gone, and a lost node's kubelet never removes it.
     """
-    scope = serving.context.scope
     if not serving.pods:
         return
-    missing, mass = node_faults.missing_nodes(scope.facts)
-    outages = node_faults.mass_outages(scope)
+
+    facts, nodes = serving.context.facts, serving.context.nodes
+    missing, mass = node_faults.missing_nodes(facts)
+    outages = node_faults.mass_outages(nodes)
     for place in sorted(serving.pods):
         for pod in sorted(serving.pods[place], key=lambda pod: pod.name):
-            if not pod.node or pod.key in scope.draft.evicting or not serving.decides(pod):
+            if not pod.node or pod.key in serving.context.draft.evicting or not serving.decides(pod):
                 continue
-            view = scope.nodes.get(pod.node)
-            if view is not None and not view.node.ready and _is_lost(scope.facts, view, outages):
+            view = nodes.get(pod.node)
+            if view is not None and not view.node.ready and _is_lost(facts, view, outages):
                 why = f"node {pod.node} is not ready"
                 _force(serving, pod, ActionReason.NODE_UNHEALTHY, why, NODE_RULE)
             elif pod.node in missing and not mass:
                 _force(serving, pod, ActionReason.NODE_UNHEALTHY, f"node {pod.node} does not exist any more", NODE_RULE)
             elif pod.deleting is not None and pod.labels.get(FAULT_SCHEDULING) in names.EXTERNAL:
-                over = scope.facts.now - pod.deleting
+                over = facts.now - pod.deleting
                 if over > SLACK:
                     text = f"its grace time is over for {over:.0f} s"
                     _force(serving, pod, ActionReason.GRACE_TIME_EXCEEDED, text, RULE)
@@ -120,7 +121,7 @@ def _restart(
     if role.paused and not one.current:
         one.going = True
         for pod in pods:
-            if pod.deleting is None and pod.key not in serving.context.scope.draft.evicting:
+            if pod.deleting is None and pod.key not in serving.context.draft.evicting:
                 _evict(serving, pod, reason, text, f"{RULE}={pod.labels.get(FAULT_SCHEDULING, '')}", one.unit, force)
         return
     serving.remove(role, one, reason, text, rule=RULE)
@@ -159,9 +160,9 @@ def _unhealthy(serving: ServingContext, role: ServingRole, one: ServingInstance)
 
 def _lost(serving: ServingContext, one: ServingInstance) -> str:
     """What a gang that ran has lost; empty while it is whole or has not started."""
-    names_of = component_roles.names(serving.context.scope.facts)
+    names_of = component_roles.names(serving.context.facts)
     pods = [pod for pod in one.pods if component_roles.is_ours(pod, names_of)]
-    if one.ready or any(pod.key in serving.context.scope.draft.evicting for pod in pods):
+    if one.ready or any(pod.key in serving.context.draft.evicting for pod in pods):
         return ""
     started = [pod for pod in pods if pod.holds_chips and pod.deleting is None and pod.started is not None]
     if not started:
@@ -188,13 +189,13 @@ def _forced(pod: Pod) -> bool:
 
 def _force(serving: ServingContext, pod: Pod, reason: str, why: str, rule: str) -> None:
     place = f"{pod.namespace}/{pod.owner_kind}/{pod.owner_name}"
-    unit = serving.context.scope.gang_of.get(pod.key, place)
+    unit = serving.context.gangs.of_pod.get(pod.key, place)
     _evict(serving, pod, reason, f"pod {pod.key} of an inference service is deleted by force: {why}", rule, unit, True)
 
 
 def _evict(serving: ServingContext, pod: Pod, reason: str, text: str, rule: str, unit: str, force: bool) -> None:
-    scope = serving.context.scope
-    scope.draft.evicting.add(pod.key)
+    draft = serving.context.draft
+    draft.evicting.add(pod.key)
     action = EvictPod(
         reason=reason,
         message=text,
@@ -207,4 +208,4 @@ def _evict(serving: ServingContext, pod: Pod, reason: str, text: str, rule: str,
         owner=Owner(pod.owner_kind, pod.owner_name) if pod.owner_kind else None,
         budget_unit=unit,
     )
-    scope.draft.actions.append(action)
+    draft.actions.append(action)

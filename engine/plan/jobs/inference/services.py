@@ -73,7 +73,7 @@ def _operator_runs(context: ExpansionContext) -> bool:
     """Whether MindCluster's infer operator is alive."""
     return any(
         pod.namespace == "mindx-dl" and pod.name.startswith("infer-operator") and pod.phase == "Running"
-        for pod in context.scope.facts.observed.pods.values()
+        for pod in context.facts.observed.pods.values()
     )
 
 
@@ -82,7 +82,7 @@ def _in_shard(context: ExpansionContext, *line: JobObject | None) -> bool:
     if context.one_shard:
         return True
     found = (one.labels.get(SHARD_LABEL) for one in line if one is not None)
-    return next((shard for shard in found if shard), MAIN_SHARD) == context.scope.facts.shard
+    return next((shard for shard in found if shard), MAIN_SHARD) == context.facts.shard
 
 
 def _set(serving: ServingContext, one: JobObject) -> None:
@@ -240,7 +240,7 @@ def _keep(serving: ServingContext, one: JobObject, body: dict[str, Any]) -> None
     While an autoscaler says how many instances there are, their number stays.
     """
     context, key = serving.context, serving.key_of(body)
-    live = context.scope.facts.observed.objects.get(key)
+    live = context.facts.observed.objects.get(key)
     what = f"{key.kind} {key.name}"
     if live is None:
         context.create_object(one, body, f"{key.kind}Missing", f"{one.key} wants {what}: creating it")

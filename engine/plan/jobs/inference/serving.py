@@ -61,7 +61,7 @@ class ServingContext:
     def of(context: ExpansionContext) -> ServingContext:
         """Index the snapshot once for all services."""
         pods: dict[tuple[str, str, str, str], list[Pod]] = {}
-        for pod in context.scope.facts.observed.pods.values():
+        for pod in context.facts.observed.pods.values():
             if pod.labels.get(INFERENCE_MANAGED) == "true":
                 service, role, index = (
                     pod.labels.get(key, "") for key in (INFERENCE_SERVICE, INFERENCE_ROLE, INFERENCE_INSTANCE_INDEX)
@@ -71,14 +71,14 @@ class ServingContext:
         for kind in _OWNED:
             for key in context.kinds.get(kind, ()):
                 for owner in nested_list(
-                    nested_map(context.scope.facts.observed.objects[key], "metadata"), "ownerReferences"
+                    nested_map(context.facts.observed.objects[key], "metadata"), "ownerReferences"
                 ):
                     owned.setdefault(str(owner.get("uid")), []).append(key)
         return ServingContext(context, pods, {uid: sorted(keys) for uid, keys in owned.items()})
 
     def children(self, one: JobObject, api_version: str, kind: str) -> list[tuple[ObjectKey, dict[str, Any]]]:
         """The objects of a kind that belong to ``one``, by name."""
-        objects = self.context.scope.facts.observed.objects
+        objects = self.context.facts.observed.objects
         found = self.owned.get(one.uid, ()) if one.uid else ()
         return [
             (key, objects[key])
@@ -111,10 +111,10 @@ class ServingContext:
         if not one.ours or not one.standing or one.live is None:
             return
         one.going = True
-        self.context.scope.draft.evicting |= {pod.key for pod in one.pods}
+        self.context.draft.evicting |= {pod.key for pod in one.pods}
         runs = any(pod.holds_chips for pod in one.pods)
         evidence = self.context.evidence(role.job)
-        self.context.scope.draft.actions.append(
+        self.context.draft.actions.append(
             DeleteObject(
                 reason=reason,
                 message=text,
@@ -259,7 +259,7 @@ def read(serving: ServingContext, one: JobObject, *, ordered: bool, paused: bool
     for index in range(role.count):
         if index not in role.instances:
             key = ObjectKey(names.APPS, kind, one.key.namespace, role.instance_name(index))
-            live = serving.context.scope.facts.observed.objects.get(key)  # of another owner: it is in the way
+            live = serving.context.facts.observed.objects.get(key)  # of another owner: it is in the way
             role.instances[index] = _instance(serving, role, key, index, live, ours=False)
     return role
 
@@ -314,7 +314,7 @@ def _workload_uid(context: ExpansionContext, pod: Pod) -> str:
     """The uid of the workload that a pod belongs to, for a Deployment through its ReplicaSet."""
     if pod.owner_kind != "ReplicaSet":
         return pod.owner_uid
-    found = context.scope.facts.observed.objects.get(ObjectKey(names.APPS, "ReplicaSet", pod.namespace, pod.owner_name))
+    found = context.facts.observed.objects.get(ObjectKey(names.APPS, "ReplicaSet", pod.namespace, pod.owner_name))
     owners = nested_list(found, "metadata", "ownerReferences") if found else []
     return next((str(owner.get("uid")) for owner in owners if owner.get("controller")), "")
 

@@ -79,7 +79,7 @@ def prepare(role: ServingRole, index: int, template: dict[str, Any]) -> None:
 
 def base_of(serving: ServingContext, namespace: str, first: str) -> str:
     """The template whose snapshot is in the folder that the infer operator names; empty while nothing is recorded."""
-    raw = serving.context.scope.facts.observed.objects.get(ObjectKey("v1", "ConfigMap", namespace, f"{PREFIX}{first}"))
+    raw = serving.context.facts.observed.objects.get(ObjectKey("v1", "ConfigMap", namespace, f"{PREFIX}{first}"))
     return string_map(nested_map(raw, "metadata").get("annotations")).get(SNAPSHOT_TEMPLATE, "") if raw else ""
 
 
@@ -115,7 +115,7 @@ def _watch_first(serving: ServingContext, role: ServingRole, first: ServingInsta
             _mark(serving, role, pod, SAVE, serves=True)
         _record(serving, role)
         return True
-    late = [pod for pod in pods if pod.started is not None and serving.context.scope.facts.now - pod.started > TIMEOUT]
+    late = [pod for pod in pods if pod.started is not None and serving.context.facts.now - pod.started > TIMEOUT]
     failed = [pod for pod in pods if snapshot_result(pod) is False]
     if late or failed:
         why = f"pod {failed[0].name} could not save" if failed else f"it has not saved within {TIMEOUT / 60:.0f} min"

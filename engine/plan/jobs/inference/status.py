@@ -65,7 +65,7 @@ def is_ready(raw: Mapping[str, Any]) -> bool:
 
 def _write(context: ExpansionContext, one: JobObject, new: dict[str, Any], row: dict[str, Any]) -> None:
     before = next((c for c in one.conditions if c.get("type") == "Ready"), {})
-    stamp = rfc3339(float(int(context.scope.facts.now)))
+    stamp = rfc3339(float(int(context.facts.now)))
     known = before.get("status") == row["status"] and before.get("lastTransitionTime")
     row["lastTransitionTime"] = str(known or stamp)
     generation = one.metadata.get("generation")

@@ -391,6 +391,6 @@ def _by_super_pod(
     table = state.table(job, pod)
     if among is None and not state.pod_affinity.concerns(pod):
         return table.super_pods(by_idle=least_idle).by_super_pod()
-    penalty = state.scope.penalty.get(job.gang.key, {})
+    penalty = state.scope.recovery.penalty.get(job.gang.key, {})
     fitting = state.candidates(job, pod) if among is None else among
     return SuperPodIndex(state.views, penalty, fitting, by_idle=least_idle).by_super_pod()

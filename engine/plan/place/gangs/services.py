@@ -40,7 +40,7 @@ def service_domains(state: PlacementState, job: SchedulerJob, rack: bool) -> set
     for view in state.views.values():
         if view.report is None or view.report.super_pod_id < 0:
             continue
-        gangs = {state.scope.gang_of.get(pod.key, "") for pod in view.pods} - {"", job.gang.key}
+        gangs = {state.scope.gangs.of_pod.get(pod.key, "") for pod in view.pods} - {"", job.gang.key}
         if any(state.scope.gangs[key].options.inference_service_id == wanted for key in gangs):
             domains.add((view.report.super_pod_id, view.report.rack_id if rack else -1))
     return domains
@@ -58,7 +58,7 @@ def affine_nodes(state: PlacementState, pod: Pod, free: Pools) -> dict[int, int]
     for name, view in state.views.items():
         if name in candidates or view.report is None:
             continue
-        gangs = {state.scope.gang_of.get(other.key, "") for other in view.pods} - {""}
+        gangs = {state.scope.gangs.of_pod.get(other.key, "") for other in view.pods} - {""}
         if any(labels.items() <= state.scope.gangs[key].labels.items() for key in gangs):
             super_pod = view.report.super_pod_id
             counts[super_pod] = counts.get(super_pod, 0) + 1

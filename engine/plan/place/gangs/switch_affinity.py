@@ -117,7 +117,7 @@ class _SwitchPlanner:
         self._request = SwitchRequest(len(waiting), job.gang.options.switch_affinity, job.request.pods)
         if state.switch_occupancy is None:
             state.switch_occupancy = SwitchOccupancy(
-                state.views, switches, state.scope.gang_of, state.pod_annotations, state.changed_nodes,
+                state.views, switches, state.scope.gangs.of_pod, state.pod_annotations, state.changed_nodes,
                 _promised(state),
             )  # fmt: skip
         self._occupancy = state.switch_occupancy
@@ -209,7 +209,7 @@ class _SwitchPlanner:
         return SwitchPlacement(nodes, {key: {} for key in nodes}, {})
 
     def _replacement(self, pod: Pod, used: set[int], taken: set[str]) -> str | Refusal:
-        penalty = self._state.scope.penalty.get(self._job.gang.key, {})
+        penalty = self._state.scope.recovery.penalty.get(self._job.gang.key, {})
         free = [name for name in self._candidates if name not in taken and name in self._position_of]
         if self._request.fills or self._switches.single_layer:
             options = [name for name in free if self._position_of[name][0] in used]

@@ -17,11 +17,12 @@ from belay.engine.gangs.forming import pod_group_of
 from belay.engine.gangs.owners import generated_group, spec_of
 from belay.engine.model.cluster import Observed, Pod
 from belay.engine.model.jobs import Gang
+from belay.engine.plan.facts import Facts
 from belay.engine.plan.place.handler import Refusal
 from belay.engine.plan.place.job import SchedulerJob, equivalent_job
 from belay.engine.plan.place.nodes.volumes import ClusterVolumes
 from belay.engine.plan.place.part_requests import DynamicVNPU, SoftShare, dvpp_of, level_of
-from belay.engine.plan.scope import Scope
+from belay.engine.plan.recover.outcome import RecoveryOutcome
 
 #: Most models kept per resource and chip count; further templates are read pod by pod.
 _MOST: Final = 8
@@ -80,8 +81,8 @@ def _simple(pod: Pod) -> bool:
 class TableKeys:
     """The key of the table that a pod shares with all pods of the same request."""
 
-    def __init__(self, scope: Scope, volumes: ClusterVolumes) -> None:
-        self._scope, self._volumes = scope, volumes
+    def __init__(self, facts: Facts, recovery: RecoveryOutcome, volumes: ClusterVolumes) -> None:
+        self._facts, self._recovery, self._volumes = facts, recovery, volumes
         self._job: SchedulerJob | None = None
         self._known: dict[str, bytes] = {}
         self._rules: tuple[object, ...] = ()
@@ -92,7 +93,7 @@ class TableKeys:
     def of(self, job: SchedulerJob, pod: Pod) -> bytes:
         """The pod's table key; it includes the nodes that the gang avoids."""
         model, gang = job.model, job.gang.key
-        if model is None or self._scope.penalty.get(gang) or self._scope.refused.get(gang):
+        if model is None or self._recovery.penalty.get(gang) or self._recovery.refused.get(gang):
             return self._own(job, pod)
         found = self._models.get(model.gang.key)
         if found is None:
@@ -102,7 +103,7 @@ class TableKeys:
     def _own(self, job: SchedulerJob, pod: Pod) -> bytes:
         if job is not self._job:
             self._job, self._known, self._last = job, {}, None
-            self._rules = _rules(self._scope, job)
+            self._rules = _rules(self._recovery, job)
         name = pod.key
         found = self._known.get(name)
         if found is None:
@@ -111,17 +112,17 @@ class TableKeys:
                 found = self._known[name] = self._known[last.key]
                 return found
             request = (pod.resource, pod.count, pod.requests, pod.node_selector, pod.affinity, pod.tolerations)
-            claims = self._scope.facts.claims.signature(pod)
+            claims = self._facts.claims.signature(pod)
             whole = (self._rules, request, pod.host_ports, self._volumes.rules(pod), _cut(job, pod), claims)
             found = self._known[name] = msgspec.json.encode(whole, order="deterministic")
             self._last = pod
         return found
 
 
-def _rules(scope: Scope, job: SchedulerJob) -> tuple[object, ...]:
+def _rules(recovery: RecoveryOutcome, job: SchedulerJob) -> tuple[object, ...]:
     """What a job's rules add to the requests of its pods."""
     gang = job.gang.key
-    own = (scope.penalty.get(gang) or {}, scope.refused.get(gang) or {})
+    own = (recovery.penalty.get(gang) or {}, recovery.refused.get(gang) or {})
     shared = (repr(job.shared), job.gang.key if isinstance(job.shared, SoftShare) else "")
     return (_words(job.family), job.topology, job.strict, job.distributed, job.gang.options.distributed, own, shared)
 

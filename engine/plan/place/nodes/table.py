@@ -29,7 +29,7 @@ from belay.engine.plan.place.handler import (
 from belay.engine.plan.place.job import SchedulerJob
 from belay.engine.plan.place.nodes import fit
 from belay.engine.plan.place.nodes.superpod_index import SuperPodIndex
-from belay.engine.plan.scope import NodeRefusal
+from belay.engine.plan.recover.outcome import NodeRefusal
 
 MISSING: Final = "NPUResourceMissing"
 SHARES_ONLY: Final = "SoftShareOnly"
