@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,13 @@ def test_servers_share_a_postgresql_and_one_writes(database: str) -> None:
     assert (used["user"], used["chipHours"]) == ("ann", 8.0)
     assert world.ask("verify")["broken"] == ""
     first.leave()
+
+
+@pytest.mark.real_time
+def test_what_postgresql_answers_is_said_in_its_words(database: str) -> None:
+    wrong = re.sub(r":[^:@]+@", ":wrong@", database)
+    said = CliRunner().invoke(main, ["history", "--database", wrong]).output
+    assert 'password authentication failed for user "belay"' in said and "{" not in said and "wrong" not in said
 
 
 def test_a_password_comes_from_its_file_and_is_never_shown(tmp_path: Path) -> None:

@@ -88,9 +88,7 @@ class RecordStore:
         try:
             yield
         except SQLAlchemyError as error:
-            # without the class's name and the address of an explanation, which SQLAlchemy's own text has
-            cause = getattr(error, "orig", None) or error
-            raise HistoryUnavailable(bounded(f"{self.place}: {cause}", 300)) from error
+            raise HistoryUnavailable(bounded(f"{self.place}: {_cause(error)}", 300)) from error
 
     # its form
 
@@ -261,6 +259,14 @@ def _sqlite(parts: URL) -> Engine:
         connection.execute("PRAGMA synchronous=FULL")
 
     return engine
+
+
+def _cause(error: SQLAlchemyError) -> str:
+    """What the database said, without the class's name and the address of an explanation that SQLAlchemy's text has."""
+    cause = getattr(error, "orig", None) or error
+    said = cause.args[0] if cause.args else ""
+    # of PostgreSQL's answers, fields by letter, M is the message
+    return str(said.get("M", said)) if isinstance(said, dict) else str(cause)
 
 
 def _shown(url: URL) -> str:
