@@ -89,7 +89,9 @@ def schema() -> dict[str, Any]:
                         settings.PREFIX + field.name.upper(): _setting(field)
                         for field in msgspec.structs.fields(settings.Settings)
                     }
-                ),
+                )
+                # what the SDK of OpenTelemetry reads (docs/tracing.md)
+                | {"patternProperties": {"^OTEL_[A-Z_]+$": {"type": ["string", "number", "boolean"]}}},
                 "restartOnSettings": truth,
                 "admissionControl": {"enum": ["auto", "webhook", "policy", "none"]},
                 "withoutAdmission": closed(

@@ -63,7 +63,7 @@ WAYS: list[tuple[str, list[str]]] = [
             "git-ca",
         ],
     ),
-    ("none", ["git-token", "redis-existing", "history-volume", "notifications"]),
+    ("none", ["git-token", "redis-existing", "history-volume", "notifications", "tracing"]),
     ("none", ["admission-policy", "host-agents", "redis-tls", "redis-existing"]),
 ]
 #: Said by a value of its own.

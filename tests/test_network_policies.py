@@ -163,6 +163,8 @@ def test_each_pod_may_talk_to_what_it_needs_and_to_nothing_else(way: str, tmp_pa
         wanted, given = needed_egress(pod, settings, shipped), policies.allowed(pod, "Egress")
         if way == "everything" and pod.name == "belay-server":  # component notifications: SMTP, an Alertmanager
             wanted |= {(ANYWHERE, "TCP", port) for port in (25, 465, 587, 9093)}
+        if way == "everything" and pod.name in ("belay-controller", "belay-worker"):  # component tracing: a collector
+            wanted |= {(ANYWHERE, "TCP", 4318)}
         assert given == wanted, f"{pod.name}: egress"
         assert policies.allowed(pod, "Ingress") == needed_ingress(pod), f"{pod.name}: ingress"
         for peer, protocol, port in {flow for flow in wanted if flow[0] != ANYWHERE}:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from belay.engine import tracing
 from belay.engine.act import orders
 from belay.engine.act.edge import Edge, Refused, Superseded
 from belay.engine.act.permitted import check
@@ -44,6 +45,8 @@ class Batch(msgspec.Struct, frozen=True):
     revision: str = ""
     refusals: bool = False
     """Whether the plan saw that the API server refused something."""
+    traces: list[str] = []
+    """The trace of each action; empty where no spans are sent."""
 
 
 class _Message(msgspec.Struct, frozen=True):
@@ -54,6 +57,7 @@ class _Message(msgspec.Struct, frozen=True):
     actions: list[tuple[int, msgspec.Raw]]
     revision: str
     refusals: bool
+    traces: list[str]
 
 
 class _Received(msgspec.Struct, frozen=True):
@@ -64,13 +68,22 @@ class _Received(msgspec.Struct, frozen=True):
     actions: list[tuple[int, dict[str, Any]]]
     revision: str = ""
     refusals: bool = False
+    traces: list[str] = []
 
 
 def split(
-    record: PassRecord, actions: Sequence[Numbered], revision: str, count: int, size: int, *, refusals: bool = False
+    record: PassRecord,
+    actions: Sequence[Numbered],
+    revision: str,
+    count: int,
+    size: int,
+    *,
+    refusals: bool = False,
+    traces: Sequence[str] = (),
 ) -> list[str]:
     """Messages with batches of at most ``count`` actions and about ``size`` bytes, in the plan's order; batch 0 is the
-    pass itself. ``refusals``: whether the plan saw that the API server refused something.
+    pass itself. ``refusals``: whether the plan saw that the API server refused something; ``traces``: by an action's
+    place in the plan, where spans are sent.
     """
     parts: list[list[tuple[int, msgspec.Raw]]] = []
     used = 0
@@ -82,8 +95,12 @@ def split(
         parts[-1].append((index, msgspec.Raw(text)))
         used += len(text)
     whole = msgspec.structs.replace(record, batches=len(parts) + 1)
-    messages = (_Message(whole, number, part, revision, refusals) for number, part in enumerate(parts, start=1))
-    return [msgspec.json.encode(message).decode() for message in messages]
+    messages = []
+    for number, part in enumerate(parts, start=1):
+        own = [traces[index] for index, _ in part] if traces else []
+        message = _Message(whole, number, part, revision, refusals, own)
+        messages.append(msgspec.json.encode(message).decode())
+    return messages
 
 
 def decode(text: str) -> Batch:
@@ -93,7 +110,7 @@ def decode(text: str) -> Batch:
         actions = [(index, action_of(plain)) for index, plain in message.actions]
     except (UnicodeError, RecursionError) as error:  # half of a surrogate pair; lists in lists
         raise msgspec.DecodeError(f"cannot be read: {type(error).__name__}") from error
-    return Batch(message.record, message.number, actions, message.revision, message.refusals)
+    return Batch(message.record, message.number, actions, message.revision, message.refusals, message.traces)
 
 
 async def run(edge: Edge, batch: Batch, in_flight: int = 64) -> BatchResult:
@@ -154,8 +171,9 @@ def _calls(edge: Edge, group: list[Numbered]) -> Iterable[Callable[[], Awaitable
 async def _run_one(edge: Edge, index: int, action: AnyAction) -> list[ActionOutcome]:
     try:
         check(action)
-        await edge.fence.check()
-        return [ActionOutcome(index, _result(await TABLE[type(action)](edge, action)))]
+        with tracing.span(f"act {kind_of(action)}", edge.traces.get(index, ""), _attributes(action)):
+            await edge.fence.check()
+            return [ActionOutcome(index, _result(await TABLE[type(action)](edge, action)))]
     except (Refused, Superseded, KubeError) as error:
         return [_failed(index, error)]
 
@@ -163,14 +181,31 @@ async def _run_one(edge: Edge, index: int, action: AnyAction) -> list[ActionOutc
 async def _run_orders(edge: Edge, node: str, part: list[Numbered]) -> list[ActionOutcome]:
     chips = [action for _, action in part if isinstance(action, _CHIP_ACTIONS)]
     try:
-        await edge.fence.check()
-        answers = await orders.order_chips(edge, node, chips)
+        with tracing.span("order", edge.traces.get(part[0][0], ""), _attributes(*chips)):
+            await edge.fence.check()
+            answers = await orders.order_chips(edge, node, chips)
     except (Refused, Superseded, KubeError) as error:
         return [_failed(index, error) for index, _ in part]
     return [
         ActionOutcome(index, _result(answer)) if isinstance(answer, bool) else _failed(index, answer)
         for (index, _), answer in zip(part, answers, strict=True)
     ]
+
+
+def _attributes(*actions: AnyAction) -> dict[str, str | int]:
+    """What a span says of its actions: objects and places, no text for people."""
+    if not tracing.on():
+        return {}
+    one = actions[0]
+    said = {
+        "belay.action": ",".join(dict.fromkeys(map(kind_of, actions))),
+        "belay.reason": one.reason,
+        "k8s.namespace.name": getattr(one, "namespace", ""),
+        "k8s.pod.name": getattr(one, "pod", ""),
+        "k8s.node.name": getattr(one, "node", ""),
+        "belay.object": getattr(one, "name", ""),
+    }
+    return {name: text for name, text in said.items() if text}
 
 
 def _failed(index: int, error: Exception) -> ActionOutcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from belay.engine.act.pod_watch import PodWatch
@@ -75,7 +75,8 @@ class Edge:
 
     ``pods`` is the watch that batches of many bindings share, ``follows`` whether this batch may use it. ``gate``
     bounds the bindings that all batches of a worker have in flight: with more, an API server only becomes slower.
-    ``keys`` seal orders; ``plan`` is the digest of the plan that the actions are of.
+    ``keys`` seal orders; ``plan`` is the digest of the plan that the actions are of. ``traces`` are theirs by their
+    place in the plan, where spans are sent.
     """
 
     def __init__(
@@ -91,7 +92,9 @@ class Edge:
         gate: asyncio.Semaphore | None = None,
         keys: OrderKeys | None = None,
         plan: str = "",
+        traces: Mapping[int, str] | None = None,
     ) -> None:
+        self.traces = traces or {}
         self.keys = keys or OrderKeys()
         self.plan = plan
         self.gate: contextlib.AbstractAsyncContextManager[None] = gate or contextlib.nullcontext()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable
 
 import redis.asyncio
 
-from belay.engine import freed_memory, hot_loops, log
+from belay.engine import freed_memory, hot_loops, log, tracing
 from belay.engine.controller.pass_monitor import OtherShardsMonitor, PassMonitor
 from belay.engine.controller.pass_reporter import PassReporter
 from belay.engine.controller.queues import RECONCILE, send, waiting
@@ -296,6 +296,7 @@ def main(kubeconfig: str | None = None, source_file: str | None = None) -> int:
     """`belay controller`: the settings come from the environment. Raises InputError for bad ones."""
     settings = from_environment(kubeconfig=kubeconfig, source_file=source_file)
     log.configure(settings.log_level, "controller")
+    tracing.configure("controller")
     warn(_log)
     hot_loops.start()
     freed_memory.start()

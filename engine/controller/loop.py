@@ -74,14 +74,16 @@ async def _pass(shard: Shard) -> str:
     plan = await shard.plan(loaded.desired, observed)
     writes = plan.actions or plan.history != observed.history or shard.stale_claims(observed)
     record = shard.open_pass(plan) if writes else None
+    traces = shard.traces.of(plan, record.pass_id, loaded.desired, observed) if record is not None else []
     with in_pass(record.pass_id if record else ""):
         if record is not None:
             written = await shard.write_memory(plan, observed, loaded.desired)
             claimed, refused = await shard.claim_chips(plan, observed)
-            await shard.send(record, plan, [*written, *claimed], refused)
+            await shard.send(record, plan, [*written, *claimed], refused, traces)
         await shard.write_status(plan, observed, loaded.desired, remembered=record is not None)
         await shard.reporter.completed(record.pass_id if record is not None else "", plan.revision)
         shard.record_metrics(plan, observed, record, time.monotonic() - began)
+        shard.traces.passed(plan, observed, time.monotonic() - began)
         log = _log.info if record is not None else _log.debug
         log("pass done", shard=shard.name, actions=len(plan.actions), deferred=len(plan.deferred), epoch=epoch)
     return f"{len(plan.actions)} actions"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
 import orjson
 
-from belay.engine import log
+from belay.engine import log, tracing
 from belay.engine.controller.accepted_revisions import AcceptedRevisions
 from belay.engine.controller.commit_proofs import CommitProofs
 from belay.engine.errors import SourceError
 from belay.engine.kube import Backoff, Kube, KubeError, cancel_all
 from belay.engine.kube.order_keys import OrderKeys
+from belay.engine.model.traces import of_commit
 from belay.engine.settings import Settings
 from belay.engine.source import FetchResult, GitSource, Revision, configuration
 from belay.engine.source.pending_deletion import PendingDeletion
@@ -126,6 +128,7 @@ class RevisionFeed:
         async for cause in source.watch(stop):
             source.remember(self._accepted.of(source.config), self._accepted.problem)
             previous = self._fetched.revision if self._fetched else None
+            began = time.time()
             result = await asyncio.to_thread(source.fetch, previous)
             new_conditions = self._fetched is None or self._fetched.conditions != result.conditions
             self._fetched = result
@@ -135,6 +138,8 @@ class RevisionFeed:
                 try:
                     await self.put()
                     await self._mark()
+                    if result.changed_ref and result.revision is not None:
+                        _trace_fetch(result.revision, began, cause)
                 except StoreUnavailable as error:  # put again with the next snapshot
                     _log.warning("Redis does not answer", reason=str(error))
 
@@ -204,6 +209,17 @@ class RevisionFeed:
             _log.error("revision not put in force", reason=str(error))
             return
         self._put = wanted
+
+
+def _trace_fetch(revision: Revision, began: float, cause: str) -> None:
+    """Begin the trace of a revision: what took it from the repository into Redis."""
+    said: tracing.Attributes = {
+        "vcs.ref.head.revision": revision.sha,
+        "belay.commit.time": int(revision.committed),
+        "belay.files.changed": len(revision.changed),
+        "belay.cause": cause,
+    }
+    tracing.record("fetch", of_commit(revision.sha), began, time.time(), said, root=True)
 
 
 async def _blobs(source: GitSource, missing: set[str], needed: set[str]) -> dict[str, bytes]:

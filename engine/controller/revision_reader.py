@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from belay.engine import tracing
 from belay.engine.controller.retained import before_of, helpful, identities, needed, refused_unread, remembered_after
 from belay.engine.documents import Manifest
 from belay.engine.load import UNKNOWN, LoadCache, Loaded, PriorState, load
@@ -19,6 +20,7 @@ from belay.engine.model.cluster import Observed
 from belay.engine.model.diagnostics import Diagnostic, ObjectKey
 from belay.engine.model.last_changes import LastChange
 from belay.engine.model.plan_cache import PlanCache
+from belay.engine.model.traces import of_commit
 from belay.engine.model.wording import counted
 from belay.engine.plan import declared_keys
 from belay.engine.status import StatusCondition, SyncState
@@ -222,7 +224,7 @@ class RevisionReader:
             return  # Redis lost some: until the controller writes them again, the last revision stays in force
         if self._waits_for(record.sha, versions - contents.keys()):
             return
-        before = before_of(remembered, now, contents)
+        before, began = before_of(remembered, now, contents), time.time()
         unread = tuple(sorted(path for path, _ in refused_unread(record.meta)))
         loaded = load(
             _Files(record.files, contents),
@@ -234,6 +236,12 @@ class RevisionReader:
             foreign=others,
         )
         loaded = replace(loaded, desired=replace(loaded.desired, last_changes=self._last_changes(record, loaded)))
+        said: tracing.Attributes = {
+            "belay.files.read": len(fresh),
+            "belay.diagnostics": len(loaded.diagnostics),
+            "belay.shard": self._shard,
+        }
+        tracing.record("read", of_commit(record.sha), began, time.time(), said)
         self._record, self._loaded = record, loaded
         if loaded.refused and self._in_force is not None:
             self._read = (record.sha, now, remembered, others)

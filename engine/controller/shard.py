@@ -7,7 +7,7 @@ import contextlib
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import msgspec
 import orjson
@@ -18,6 +18,7 @@ from belay.engine.act.batch import Numbered, split
 from belay.engine.act.budget import FIELD, reserve
 from belay.engine.controller.link_seals import seal_links
 from belay.engine.controller.pass_reporter import PassReporter
+from belay.engine.controller.pass_traces import PassTraces
 from belay.engine.controller.policies import Policies, assign_policies, policy_bodies
 from belay.engine.controller.revision_reader import RevisionReader
 from belay.engine.controller.snapshot_reader import SnapshotReader
@@ -117,6 +118,7 @@ class Shard:
         self.reporter = PassReporter(kube, name, settings.identity, settings.resync)
         self.waiting = WaitingWriter(kube)
         self.policies = Policies()
+        self.traces = PassTraces(name, clock)
         self.cache = PlanCache()
         self._pools = PublishedPools()
         self._kube = kube
@@ -261,13 +263,20 @@ class Shard:
             self.requeue(SETTLE_SECONDS)
         return bool(over)
 
-    async def send(self, record: PassRecord, plan: Plan, own: list[ObjectWrite], refused: list[ActionOutcome]) -> None:
-        """Record the pass' own writes and send its actions to queue ``act``."""
+    async def send(
+        self,
+        record: PassRecord,
+        plan: Plan,
+        own: list[ObjectWrite],
+        refused: list[ActionOutcome],
+        traces: Sequence[str] = (),
+    ) -> None:
+        """Record the pass' own writes and send its actions to queue ``act``, with the trace of each."""
         left_out = {outcome.index for outcome in refused}
         actions: list[Numbered] = [(i, action) for i, action in enumerate(plan.actions) if i not in left_out]
         messages = split(
             record, actions, plan.revision, self.settings.batch, self.settings.batch_bytes,
-            refusals=bool(plan.refusals),
+            refusals=bool(plan.refusals), traces=traces,
         )  # fmt: skip
         self.passes.amend(record, 1 + len(messages))
         self.passes.finish(record, BatchResult(0, own, refused))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -234,7 +234,12 @@ def _stamped(body: dict[str, Any], stamp: dict[str, str]) -> dict[str, Any]:
 
 
 async def write_events(
-    kube: Kube, done: list[AnyAction], refused: list[tuple[AnyAction, str]], now: float, batches: int = 1
+    kube: Kube,
+    done: list[AnyAction],
+    refused: list[tuple[AnyAction, str]],
+    now: float,
+    batches: int = 1,
+    traces: Sequence[str] = (),
 ) -> None:
     """Write Events for actions that were carried out, and for those refused that concern a user, best effort.
 
@@ -242,7 +247,7 @@ async def write_events(
     report.
     """
     most = max(1, MAX_EVENTS // batches)
-    found = [*refused_events(refused, now), *events(done, now)][:most]
+    found = [*refused_events(refused, now), *events(done, now, traces)][:most]
     async for outcome in run_many([partial(kube.create, EVENT, event) for event in found], in_flight=8):
         if outcome.error is not None and not isinstance(outcome.error, Conflict):
             _log.warning("event not written", reason=str(outcome.error))

@@ -20,7 +20,7 @@ from celery.signals import worker_init, worker_ready, worker_shutdown, worker_sh
 from celery.utils.log import mlevel
 from celery.utils.nodenames import default_nodename, host_format
 
-from belay.engine import freed_memory, log
+from belay.engine import freed_memory, log, tracing
 from belay.engine.controller import garbage_collection, watchdog
 from belay.engine.controller.messages import configuration
 from belay.engine.controller.queues import ACT, RECONCILE, send, waiting
@@ -91,6 +91,7 @@ def _started(**_: object) -> None:
     """Drop the claims of this identity from before a restart, so that their shards are due at once."""
     settings = from_environment()
     log.configure(settings.log_level, "worker")
+    tracing.configure("worker")
     warn(_log)
     garbage_collection.settle()
     for name in ("celery.worker.strategy", "celery.app.trace"):  # they log every message received and done

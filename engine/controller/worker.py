@@ -225,7 +225,7 @@ class Worker:
         life, revision = self.settings.order_life, batch.revision
         edge = Edge(
             self._kube, record.shard, fence, order_life=life, revision=revision, pods=self._pods, gate=self._gate,
-            keys=self.order_keys, plan=record.digest,
+            keys=self.order_keys, plan=record.digest, traces=_traces_of(batch),
         )  # fmt: skip
         try:
             result = await batches.run(edge, batch, self.settings.in_flight)
@@ -254,7 +254,9 @@ class Worker:
     async def _after(self, batch: batches.Batch, result: BatchResult) -> None:
         words = {outcome.index: outcome.result for outcome in result.outcomes}
         refused_at = {outcome.index for outcome in result.outcomes if outcome.cause}  # these have times of their own
-        done = [action for index, action in batch.actions if words.get(index) == "done"]
+        carried_out = [(index, action) for index, action in batch.actions if words.get(index) == "done"]
+        done, by_index = [action for _, action in carried_out], _traces_of(batch)
+        traces = [by_index.get(index, "") for index, _ in carried_out]
         backoff = self._backoffs.setdefault(batch.record.shard, Backoff(base=1.0, cap=60.0, floor=0.5))
         if any(word in {"refused", "failed", "dropped"} for index, word in words.items() if index not in refused_at):
             self.triggers.mark(batch.record.shard, self.passes.now() + backoff.next())
@@ -267,7 +269,7 @@ class Worker:
         self.passes.count(counts)
         why = {outcome.index: outcome.message for outcome in result.outcomes if outcome.result in {"refused", "failed"}}
         refused = [(action, why[index]) for index, action in batch.actions if index in why]
-        await write_events(self._kube, done, refused, self.passes.now(), batch.record.batches)
+        await write_events(self._kube, done, refused, self.passes.now(), batch.record.batches, traces)
 
     async def _send_heartbeats(self, batch: batches.Batch) -> None:
         while True:
@@ -309,3 +311,8 @@ class Worker:
         except TimeoutError:
             future.cancel()
             raise
+
+
+def _traces_of(batch: batches.Batch) -> dict[int, str]:
+    """The traces of a batch's actions, by their place in the plan."""
+    return {index: trace for (index, _), trace in zip(batch.actions, batch.traces, strict=False)}

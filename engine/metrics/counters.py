@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Final
 
 from belay.engine.metrics.catalogue import BY_NAME
@@ -35,6 +36,13 @@ def timed(name: str, seconds: float, **labels: str) -> Counter[str]:
 def recovery_counts(plan: Plan, before: Observed) -> Counter[str]:
     """What the recoveries add that ended in this pass: the time of each stage, and the chip-seconds lost."""
     found: Counter[str] = Counter()
+    for _job, one in ended_recoveries(plan, before):
+        found += _recovery(one)
+    return found
+
+
+def ended_recoveries(plan: Plan, before: Observed) -> Iterator[tuple[str, Recovery]]:
+    """Job and recovery, of those that ended in this pass."""
     for key, memory in plan.history.jobs.items():
         earlier = before.history.jobs.get(key)
         if memory is earlier or not memory.recoveries:
@@ -42,8 +50,7 @@ def recovery_counts(plan: Plan, before: Observed) -> Counter[str]:
         ended = {one.at for one in earlier.recoveries if one.back} if earlier is not None else set()
         for one in memory.recoveries:
             if one.back and one.at not in ended:
-                found += _recovery(one)
-    return found
+                yield key, one
 
 
 def _recovery(one: Recovery) -> Counter[str]:

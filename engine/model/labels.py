@@ -327,6 +327,8 @@ EVENT_CAUSE: Final = "belay.dev/cause"
 #: Of an Event: the node, and the chips on it separated by commas, that were acted on.
 EVENT_NODE: Final = "belay.dev/node"
 EVENT_CHIPS: Final = "belay.dev/chips"
+#: Of an Event: the trace of OpenTelemetry that what was done belongs to.
+EVENT_TRACE: Final = "belay.dev/trace-id"
 #: On a workload or Service of a role: digest of what it was made from.
 INSTANCE_TEMPLATE: Final = "belay.dev/instance-template"
 #: On a workload beyond the declared number, which stands in while others are replaced.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +18,7 @@ from belay.engine.model.history import (
     HoldKind,
     NodeMemory,
 )
-from belay.engine.model.labels import EVENT_CAUSE, EVENT_CHIPS, EVENT_NODE
+from belay.engine.model.labels import EVENT_CAUSE, EVENT_CHIPS, EVENT_NODE, EVENT_TRACE
 from belay.engine.model.plan import REFUSING, REPEATED, Plan, ShadowChange
 from belay.engine.model.reasons import ActionReason
 from belay.engine.model.rules import RuleKind
@@ -67,12 +67,17 @@ NOT_CREATED: Final[dict[tuple[str, str], str]] = {
 ANNOUNCED: Final = (*_WARNING, act.BindPod, act.ReleaseChip, act.ReleaseNode, act.PartitionChip, act.DeleteObject)
 
 
-def events(done: Sequence[AnyAction], now: float) -> list[dict[str, Any]]:
-    """Events (core/v1) for actions that were carried out, bounded per pass; names are stable per action and time."""
+def events(done: Sequence[AnyAction], now: float, traces: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Events (core/v1) for actions that were carried out, bounded per pass; names are stable per action and time.
+
+    ``traces`` are the traces of the actions, where spans are sent.
+    """
     reported = (
-        a for a in done if isinstance(a, ANNOUNCED) or _of_node(a) or _job_condition(a) is not None or _trouble(a)
+        (action, trace)
+        for action, trace in zip(done, traces or repeat(""), strict=False)
+        if isinstance(action, ANNOUNCED) or _of_node(action) or _job_condition(action) is not None or _trouble(action)
     )
-    return [_event(action, now) for action in islice(reported, MAX_EVENTS)]
+    return [_event(action, now, trace) for action, trace in islice(reported, MAX_EVENTS)]
 
 
 def _job_condition(action: AnyAction) -> dict[str, Any] | None:
@@ -276,7 +281,7 @@ def _of_node(action: AnyAction) -> bool:
     return isinstance(action, act.PatchObject) and action.object_kind == "Node"
 
 
-def _event(action: AnyAction, now: float) -> dict[str, Any]:
+def _event(action: AnyAction, now: float, trace: str = "") -> dict[str, Any]:
     api_version, kind, namespace, name = _subject(action)
     subject = {"apiVersion": api_version, "kind": kind, "namespace": namespace, "name": name} | _uid(action)
     where = namespace or "default"
@@ -294,7 +299,7 @@ def _event(action: AnyAction, now: float) -> dict[str, Any]:
     elif not condition and isinstance(cause := action.evidence.cause, Cause):
         message = f"{message}; because of {cause.text}"
     metadata: dict[str, Any] = {"name": f"{name[:200]}.{digest}", "namespace": where}
-    if marks := _marks(action):
+    if marks := _marks(action) | ({EVENT_TRACE: trace} if trace else {}):
         metadata["annotations"] = marks
     return _body(metadata, subject, "Warning" if warns else "Normal", reason, kind_of(action), message, now)
 
