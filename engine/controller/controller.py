@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable
 
 import redis.asyncio
 
-from belay.engine import freed_memory, hot_loops, log, tracing
+from belay.engine import hot_loops, log, tracing
 from belay.engine.controller.pass_monitor import OtherShardsMonitor, PassMonitor
 from belay.engine.controller.pass_reporter import PassReporter
 from belay.engine.controller.queues import RECONCILE, send, waiting
@@ -299,7 +299,6 @@ def main(kubeconfig: str | None = None, source_file: str | None = None) -> int:
     tracing.configure("controller")
     warn(_log)
     hot_loops.start()
-    freed_memory.start()
     asyncio.run(_serve(settings))
     return 0
 

@@ -20,7 +20,7 @@ from celery.signals import worker_init, worker_ready, worker_shutdown, worker_sh
 from celery.utils.log import mlevel
 from celery.utils.nodenames import default_nodename, host_format
 
-from belay.engine import freed_memory, log, tracing
+from belay.engine import log, tracing
 from belay.engine.controller import garbage_collection, watchdog
 from belay.engine.controller.messages import configuration
 from belay.engine.controller.queues import ACT, RECONCILE, send, waiting
@@ -174,7 +174,6 @@ def run(
         monitor.stop()
 
     watchdog.start(monitor, settings.health_port)
-    freed_memory.start()
     # without Celery's command line, whose shell and colours take 10 MiB
     app.Worker(
         queues=list(queues),

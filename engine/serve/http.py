@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from belay.engine import freed_memory, hot_loops, log, versions
+from belay.engine import hot_loops, log, versions
 from belay.engine.errors import BelayError, InputError
 from belay.engine.kube import Kube
 from belay.engine.metrics.collector import BelayCollector, gauge
@@ -227,7 +227,6 @@ def main(listen: str, answers: Sequence[str] = ()) -> int:
     log.configure(settings.log_level, "server")
     warn(_log)
     hot_loops.start()
-    freed_memory.start()
     asyncio.run(_serve(settings, host, port, os.environ.get(SECRET_VARIABLE, ""), answers))
     return 0
 
