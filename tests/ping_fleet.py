@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from belay.engine.model.pings import WINDOW_ROUNDS, PathEnd
-from belay.engine.plan.slowness.blame import Element, crossed
-from belay.engine.plan.slowness.paths import PingSample
+from belay.engine.slowness.blame import Element, crossed
+from belay.engine.slowness.paths import PingSample
 
 PACKETS = 10
 """Packets of one round."""

@@ -21,10 +21,11 @@ from belay.engine.load import load
 from belay.engine.model import public_faults
 from belay.engine.model.pings import NetworkFinding, NetworkPart, NetworkProblem, NodePings, PathEnd, PathWindow
 from belay.engine.observe.observed import observe
-from belay.engine.plan import NetworkDetector, plan
-from belay.engine.plan.slowness.blame import Element, crossed
-from belay.engine.plan.slowness.paths import PingSample
+from belay.engine.plan import plan
 from belay.engine.serve.grpc import slow_networks
+from belay.engine.slowness.blame import Element, crossed
+from belay.engine.slowness.network import NetworkDetector
+from belay.engine.slowness.paths import PingSample
 from belay.engine.wire import deviceinfo, pings, slownetwork, slownode
 from belay.engine.wire.errors import WireError
 from belay.engine.wire.superpods import addresses

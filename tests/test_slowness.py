@@ -7,7 +7,8 @@ import random
 import pytest
 
 from belay.engine.model.step_times import GroupTime, Slowness, SlownessSettings, StepWindow, explained
-from belay.engine.plan import SlownessDetector, culprits
+from belay.engine.slowness.detector import SlownessDetector
+from belay.engine.slowness.excess import culprits
 from tests.training_fleet import STEP_US, Injected, Layout, nodes, windows
 
 SMALL = Layout(4, 2, 4)

@@ -30,10 +30,6 @@ if TYPE_CHECKING:
     from belay.engine.plan.rules.fault_tables import tables_in_force
     from belay.engine.plan.rules.pool_rules import RulesInForce, pool_rules
     from belay.engine.plan.shadow import DecisionKey, enforced
-    from belay.engine.plan.slowness.detector import SlownessDetector
-    from belay.engine.plan.slowness.excess import culprits
-    from belay.engine.plan.slowness.network import NetworkDetector
-    from belay.engine.plan.slowness.paths import PingSample
     from belay.engine.plan.sync.objects import declared_keys
     from belay.engine.plan.sync.pruning import emptied_layer
 
@@ -44,13 +40,9 @@ _DEFINED: Final = {
     "DecisionKey": "shadow",
     "GradedReports": "health.graded_reports",
     "HealthOutcome": "health.outcome",
-    "NetworkDetector": "slowness.network",
-    "PingSample": "slowness.paths",
     "QueueDemand": "queue.share",
     "QueueState": "queue.queues",
     "RulesInForce": "rules.pool_rules",
-    "SlownessDetector": "slowness.detector",
-    "culprits": "slowness.excess",
     "declared_keys": "sync.objects",
     "emptied_layer": "sync.pruning",
     "idle_declarations": "memberships",
@@ -112,8 +104,8 @@ def assess(
 
 
 __all__ = [
-    "ChipRules", "Comparison", "DecisionKey", "GradedReports", "HealthOutcome", "NetworkDetector", "PingSample",
-    "QueueDemand", "QueueState", "RulesInForce", "SlownessDetector", "assess", "culprits", "declared_keys", "divide",
-    "emptied_layer", "enforced", "graded_reports", "idle_declarations", "plan", "pool_rules", "queues_of",
-    "reservations_due", "resolve_roles", "tables_in_force",
+    "ChipRules", "Comparison", "DecisionKey", "GradedReports", "HealthOutcome", "QueueDemand", "QueueState",
+    "RulesInForce", "assess", "declared_keys", "divide", "emptied_layer", "enforced", "graded_reports",
+    "idle_declarations", "plan", "pool_rules", "queues_of", "reservations_due", "resolve_roles",
+    "tables_in_force",
 ]  # fmt: skip

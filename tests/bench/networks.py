@@ -12,8 +12,8 @@ import random
 import time
 
 from belay.engine.model.pings import WINDOW_ROUNDS, NetworkPart, PathEnd
-from belay.engine.plan.slowness.blame import crossed
-from belay.engine.plan.slowness.network import NetworkDetector
+from belay.engine.slowness.blame import crossed
+from belay.engine.slowness.network import NetworkDetector
 from tests.bench.measure import Result
 from tests.ping_fleet import Injected, a3, rack950, windows
 

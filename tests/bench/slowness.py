@@ -11,7 +11,7 @@ import random
 import time
 
 from belay.engine.model.step_times import Slowness, SlownessSettings
-from belay.engine.plan.slowness.detector import SlownessDetector
+from belay.engine.slowness.detector import SlownessDetector
 from tests.bench.measure import Result
 from tests.training_fleet import STEP_US, Injected, Layout, nodes, windows
 

@@ -15,10 +15,11 @@ from belay.engine.log import get
 from belay.engine.model.cluster import Observed
 from belay.engine.model.labels import ABOUT_LABEL, NODE_RACK
 from belay.engine.model.pings import NodePings, PathEnd
-from belay.engine.plan import NetworkDetector, PingSample
 from belay.engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
 from belay.engine.serve.grpc.ongoing_faults import OngoingFaults
 from belay.engine.serve.grpc.public_faults import PubFaultService
+from belay.engine.slowness.network import NetworkDetector
+from belay.engine.slowness.paths import PingSample
 from belay.engine.wire import pings, slownetwork
 from belay.engine.wire.errors import WireError
 from belay.engine.wire.names import NODES, SLOW_NETWORKS

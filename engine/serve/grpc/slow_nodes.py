@@ -19,12 +19,13 @@ from belay.engine.kube import CONFIGMAP, Kube, KubeError, Object, Reflector, Wat
 from belay.engine.log import get
 from belay.engine.model.labels import ABOUT_LABEL
 from belay.engine.model.step_times import NodeSteps, SlowFinding, StepWindow
-from belay.engine.plan import SlownessDetector, culprits
 from belay.engine.serve.grpc.job_view import JobView, places, ranks_of
 from belay.engine.serve.grpc.observed_cluster import ObservedCluster, clock_ms
 from belay.engine.serve.grpc.ongoing_faults import OngoingFaults
 from belay.engine.serve.grpc.profiling import SWITCHES, TrainingDataTraceService
 from belay.engine.serve.grpc.public_faults import PubFaultService
+from belay.engine.slowness.detector import SlownessDetector
+from belay.engine.slowness.excess import culprits
 from belay.engine.wire import slownode, steptimes
 from belay.engine.wire.errors import WireError
 from belay.engine.wire.names import NODES, SLOW_NODES

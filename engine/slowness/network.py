@@ -17,8 +17,8 @@ from belay.engine.model.pings import (
     PathEnd,
     finding_key,
 )
-from belay.engine.plan.slowness.blame import Blame, Element, Weight, blame, concerns, crossed
-from belay.engine.plan.slowness.paths import LEARNING, PathExcess, PathHistory, PathKey, PingSample, loss_limit
+from belay.engine.slowness.blame import Blame, Element, Weight, blame, concerns, crossed
+from belay.engine.slowness.paths import LEARNING, PathExcess, PathHistory, PathKey, PingSample, loss_limit
 
 KEPT_WINDOWS: Final = 3
 """Windows that are collected at the same time; older ones are judged with what was reported."""

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from belay.engine.model.step_times import SlowFinding, SlownessSettings, StepWindow
-from belay.engine.plan.slowness.excess import Excess, Subject, excesses
+from belay.engine.slowness.excess import Excess, Subject, excesses
 
 KEPT_WINDOWS: Final = 4
 """Windows whose ranks are collected at the same time; older ones are judged with what was reported."""
