@@ -5,13 +5,13 @@ The answers come from a plan and its snapshot; this module decides nothing.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
 from belay.engine.cli.counted_chips import CountedChips, chip_use, pool_rows
 from belay.engine.cli.holds import how_held
 from belay.engine.cli.selection import JOB_COLUMNS, JOB_WIDE, Answer
+from belay.engine.cli.vnpus import vnpu_rows
 from belay.engine.gangs.forming import pending_by_gang
 from belay.engine.gangs.grouping import group
 from belay.engine.gangs.job_status import FAILED, end_message, standing
@@ -142,31 +142,8 @@ def faults(plan: Plan, observed: Observed) -> Answer:
 
 def vnpus(plan: Plan, observed: Observed) -> Answer:
     """Every vNPU: those that agents report, and those that are ordered and not there yet."""
-    rows = []
-    for name in sorted({*observed.agents, *observed.orders}):
-        server = plan.servers.get(name)
-        prefix = server.prefix if server is not None else ""
-        agent, orders = observed.agents.get(name), observed.orders.get(name)
-        chips = {vnpu.chip for vnpu in agent.vnpus} if agent is not None else set()
-        chips |= set(orders.vnpu_layout) if orders is not None else set()
-        for chip in sorted(chips):
-            rows += [{"node": name, "chip": f"{prefix}{chip}", **row} for row in vnpus_of(name, chip, observed)]
-    return Answer(("node", "chip", "id", "template", "state", "usedBy"), rows)
-
-
-def vnpus_of(node: str, chip: int, observed: Observed) -> list[dict[str, Any]]:
-    """The vNPUs of one chip; an ordered one has no id before its agent has made it."""
-    agent, orders = observed.agents.get(node), observed.orders.get(node)
-    there = [vnpu for vnpu in agent.vnpus if vnpu.chip == chip] if agent is not None else []
-    rows = [
-        {"id": one.id, "template": one.template, "state": "exists", "usedBy": one.used_by} for one in there
-    ]  # fmt: skip
-    if orders is None or (agent is not None and orders.vnpu_epoch <= agent.vnpu_epoch_done):
-        return rows
-    missing = Counter(orders.vnpu_layout.get(chip, ())) - Counter(one.template for one in there)
-    return rows + [
-        {"id": None, "template": template, "state": "ordered", "usedBy": ""} for template in sorted(missing.elements())
-    ]
+    prefixes = {name: server.prefix for name, server in plan.servers.items()}
+    return vnpu_rows(observed.agents, observed.orders, prefixes)
 
 
 def pools(plan: Plan, observed: Observed) -> Answer:

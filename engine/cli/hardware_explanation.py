@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from belay.engine.cli import coming
-from belay.engine.cli.answers import chip_names, chip_row, vnpus_of
+from belay.engine.cli.answers import chip_names, chip_row
 from belay.engine.cli.explained_rows import actions_on, hold_row, slow_findings, suggestion
 from belay.engine.cli.holders import holders_of
+from belay.engine.cli.vnpus import vnpus_of
 from belay.engine.cli.whys import Whys
 from belay.engine.errors import InputError
 from belay.engine.model.chip_masks import ids_of
@@ -50,7 +51,7 @@ def explain_chip(name: str, plan: Plan, observed: Observed, whys: Whys) -> dict[
         body["holds"] = [hold_row(held, whys) for held in holds]
     body |= _recorded(node, chip, plan, observed)
     body |= _ordered_and_done(node, chip, observed)
-    if parts := vnpus_of(node, chip, observed):
+    if parts := vnpus_of(chip, observed.agents.get(node), observed.orders.get(node)):
         body["vnpus"] = parts
 
     def concerns(action: Any) -> bool:

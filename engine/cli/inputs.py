@@ -11,6 +11,7 @@ import click
 from belay.engine.cli.progress import progress
 
 if TYPE_CHECKING:
+    from belay.engine.cli.counted_chips import CountedChips
     from belay.engine.cli.measurements import Measured
     from belay.engine.cli.published import PublishedCluster
     from belay.engine.cli.selection import Answer
@@ -44,6 +45,20 @@ class PlannedCluster(NamedTuple):
         if what in answers.GET:
             return answers.GET[what](self.plan, self.observed)
         return records.RECORDS[what](self.plan, self.observed, self.desired)
+
+    @property
+    def chip_uses(self) -> dict[str, CountedChips]:
+        """By node, how many of its chips are in use, free and out of service."""
+        from belay.engine.cli.answers import planned_use
+
+        return planned_use(self.plan, self.observed)
+
+    @property
+    def job_of(self) -> dict[str, str]:
+        """By ``namespace/pod`` its job."""
+        from belay.engine.gangs.grouping import group
+
+        return dict(group(self.observed)[1])
 
     def readings(self, places: Sequence[str]) -> Measured:
         """Return what chips measure, read from these places.
@@ -98,11 +113,13 @@ def published_cluster(what: str, inputs: Mapping[str, Any]) -> PublishedCluster 
 
 async def read_published(what: str, kube: Lister) -> PublishedCluster | None:
     """The same over a connection."""
-    from belay.engine.cli.published import PublishedCluster, selector
+    from belay.engine.cli.published import BESIDES, PublishedCluster, selector
     from belay.engine.kube import CONFIGMAP
     from belay.engine.wire import names
 
     items = (await kube.list(CONFIGMAP, names.SYSTEM, selector(what))).items
+    for namespace, labels in BESIDES.get(what, ()):
+        items += (await kube.list(CONFIGMAP, namespace, labels)).items
     found = PublishedCluster(items, time.time())
     return found if found.current else None
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from belay.engine.cli.counted_chips import CountedChips, chip_use, pool_rows
 from belay.engine.cli.selection import JOB_COLUMNS, JOB_WIDE, Answer
-from belay.engine.model.labels import ABOUT_LABEL, HUAWEI_PREFIX
+from belay.engine.model.labels import ABOUT_LABEL, HUAWEI_PREFIX, MANAGED_BY
 from belay.engine.model.levels import FaultLevel
 from belay.engine.model.states import OUT_OF_SERVICE, NodeHealth
 from belay.engine.serve.console.layout import Layout, map_parts, map_texts
@@ -34,6 +34,11 @@ ABOUT: Final[Mapping[str, tuple[str, ...]]] = {
     "queues": ("queues",),
     "recoveries": ("job",),
     "revisions": ("revisions",),
+    "vnpus": ("map",),
+}
+#: By kind, the namespace and the selector of the ConfigMaps that are needed besides: what agents and orders say.
+BESIDES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
+    "vnpus": ((names.NODES, f"{MANAGED_BY}=belay"), (names.SYSTEM, f"{MANAGED_BY}=belay,!{ABOUT_LABEL}")),
 }
 #: By kind, the columns that only a plan has.
 PLANNED_COLUMNS: Final[Mapping[str, frozenset[str]]] = {
@@ -130,6 +135,15 @@ class PublishedCluster:
                 phase = str(data.get(history.JOB_PHASE_KEY, "Unknown"))
                 found[key] = {**mapping(decoded(data.get(history.JOB_STATUS_KEY))), "phase": phase}
         return {key: found[key] for key in sorted(found) if key.count("/") >= 2}
+
+    @cached_property
+    def job_of(self) -> dict[str, str]:
+        """By ``namespace/pod`` its job."""
+        return {
+            f"{key.partition('/')[0]}/{pod}": key
+            for key, status in self.jobs.items()
+            for pod in mapping(status.get("placement"))
+        }
 
     @cached_property
     def failures(self) -> dict[str, str]:
@@ -365,6 +379,14 @@ def _revisions(found: PublishedCluster) -> Answer:
     return revision_rows(found.of(names.REVISIONS), found.published, found.published.applied)
 
 
+def _vnpus(found: PublishedCluster) -> Answer:
+    from belay.engine.cli.vnpus import published_rows
+
+    prefixes = dict(zip(found.layout.names, found.layout.columns["prefix"], strict=True))
+    said = {**found.of(names.REPORT_PREFIX), **found.of(names.ORDERS_PREFIX)}
+    return published_rows(said.values(), prefixes)
+
+
 _ANSWERS: Final[Mapping[str, Callable[[PublishedCluster], Answer]]] = {
     "nodes": _nodes,
     "chips": _chips,
@@ -374,4 +396,5 @@ _ANSWERS: Final[Mapping[str, Callable[[PublishedCluster], Answer]]] = {
     "queues": _queues,
     "recoveries": _recoveries,
     "revisions": _revisions,
+    "vnpus": _vnpus,
 }

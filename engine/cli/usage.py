@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from belay.engine.cli.answers import chip_names, jobs, planned_use
 from belay.engine.cli.counted_chips import CountedChips
-from belay.engine.cli.measurements import Measured, Reading
 from belay.engine.cli.selection import Answer
-from belay.engine.gangs.grouping import group
-from belay.engine.model.chip_masks import ids_of
-from belay.engine.model.cluster import Observed
-from belay.engine.model.plan import ChipState, NodeState, Plan
+
+if TYPE_CHECKING:
+    from belay.engine.cli.measurements import Measured, Reading
 
 _MEASURED: Final = ("utilization", "hbm", "power", "temperature")
 #: The column by which an answer is sorted where the user names none: the first that it has.
@@ -21,57 +19,61 @@ ORDER: Final = {"nodes": ("utilization", "use"), "chips": ("utilization", "usedB
 ASCENDING: Final = frozenset({"node", "chip", "pool", "state", "namespace", "name", "phase", "usedBy"})
 
 
-def nodes(plan: Plan, observed: Observed, readings: Measured) -> Answer:
+class UsedCluster(Protocol):
+    """A cluster as it was published, or planned."""
+
+    @property
+    def chip_uses(self) -> dict[str, CountedChips]: ...
+
+    @property
+    def job_of(self) -> dict[str, str]: ...
+
+    def answer(self, what: str) -> Answer: ...
+
+
+def nodes(cluster: UsedCluster, readings: Measured) -> Answer:
     """Nodes with their chips: in use, free, and out of service; ``use`` is the part in use, in percent.
 
     Chips of a node that takes no work are not free; a chip out of service may be in use.
     """
-    rows, uses = [], planned_use(plan, observed)
-    for state, ids, _ in _by_node(plan):
-        use = uses[state.node]
-        node = observed.nodes.get(state.node)
+    rows, uses, chips_of = [], cluster.chip_uses, _chips_of(cluster) if readings else {}
+    for node in cluster.answer("nodes").rows:
+        name = node["node"]
+        use = uses[name]
         row: dict[str, Any] = {
-            "node": state.node,
-            "pool": state.pool,
-            "state": state.state if node is None or not node.unschedulable else f"{state.state},cordoned",
+            "node": name,
+            "pool": node["pool"],
+            "state": f"{node['state']},cordoned" if node["cordoned"] else node["state"],
             "chips": use.chips,
             "used": use.used,
             "free": use.free,
             "out": use.out,
             "use": round(100 * use.used / use.chips) if use.chips else 0,
         }
-        rows.append(row | _summed(readings.get((state.node, chip)) for chip in ids))
+        rows.append(row | _summed(readings.get((name, chip)) for chip in chips_of.get(name, ())))
     return _answer(("node", "pool", "state", "chips", "used", "free", "out", "use"), rows, readings)
 
 
-def chips(plan: Plan, _: Observed, readings: Measured) -> Answer:
+def chips(cluster: UsedCluster, readings: Measured) -> Answer:
     """Chips with who uses them, and what they measure."""
     rows = []
-    for state, ids, known in _by_node(plan):
-        for number, name in ids.items():
-            found = known.get(name)
-            row: dict[str, Any] = {
-                "node": state.node,
-                "chip": name,
-                "state": found.state if found is not None else "healthy" if _reported(plan, state.node) else "unknown",
-                "usedBy": found.used_by if found is not None else None,
-            }
-            rows.append(row | _summed([readings.get((state.node, number))]))
+    for row in cluster.answer("chips").rows:
+        shown = {key: row[key] for key in ("node", "chip", "state", "usedBy")}
+        rows.append(shown | _summed([readings.get((row["node"], _number(row["chip"])))]))
     return _answer(("node", "chip", "state", "usedBy"), rows, readings)
 
 
-def job_rows(plan: Plan, observed: Observed, readings: Measured) -> Answer:
+def job_rows(cluster: UsedCluster, readings: Measured) -> Answer:
     """Jobs with their chips, and what these measure."""
-    _, gang_of = group(observed)
     of_job: dict[str, list[Reading | None]] = {}
-    for state, ids, known in _by_node(plan):
-        for number, name in ids.items():
-            user = known[name].used_by if name in known else None
-            job = gang_of.get(user) if user else None
-            if job is not None:
-                of_job.setdefault(job, []).append(readings.get((state.node, number)))
+    job_of = cluster.job_of if readings else {}
+    for row in cluster.answer("chips").rows if readings else ():
+        job = job_of.get(row["usedBy"] or "")
+        if job is not None:
+            of_job.setdefault(job, []).append(readings.get((row["node"], _number(row["chip"]))))
+
     rows = []
-    for row in jobs(plan, observed).rows:
+    for row in cluster.answer("jobs").rows:
         key = f"{row['namespace']}/{row['kind']}/{row['name']}"
         kept = {name: row[name] for name in ("namespace", "name", "kind", "phase", "ready", "chips", "created")}
         rows.append({**kept, "nodes": len(row["nodes"])} | _summed(of_job.get(key, ())))
@@ -94,16 +96,11 @@ def ordered(rows: Sequence[Mapping[str, Any]], column: str, *, reverse: bool) ->
         return [*sorted(known, key=lambda row: str(row[column]), reverse=down), *rest]
 
 
-def headline(plan: Plan, observed: Observed) -> list[str]:
+def headline(cluster: UsedCluster) -> list[str]:
     """The cluster in three lines."""
-    rows = nodes(plan, observed, {}).rows
-    states: dict[str, int] = {}
-    for row in rows:
-        states[row["state"]] = states.get(row["state"], 0) + 1
-    use = sum(planned_use(plan, observed).values(), CountedChips())
-    phases: dict[str, int] = {}
-    for row in jobs(plan, observed).rows:
-        phases[row["phase"]] = phases.get(row["phase"], 0) + 1
+    states = Counter(row["state"] for row in nodes(cluster, {}).rows)
+    phases = Counter(row["phase"] for row in cluster.answer("jobs").rows)
+    use = sum(cluster.chip_uses.values(), CountedChips())
     share = f" ({100 * use.used / use.chips:.0f} %)" if use.chips else ""
     closed = f", {use.closed} on nodes that take no work" if use.closed else ""
     return [
@@ -113,24 +110,20 @@ def headline(plan: Plan, observed: Observed) -> list[str]:
     ]
 
 
-def _counts(numbers: dict[str, int]) -> str:
+def _counts(numbers: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {word}" for word, number in sorted(numbers.items(), key=lambda item: -item[1]))
 
 
-def _by_node(plan: Plan) -> Iterable[tuple[NodeState, dict[int, str], dict[str, ChipState]]]:
-    """Every node with its chips by id, and what the plan says of them by name."""
-    known: dict[str, dict[str, ChipState]] = {}
-    for chip in plan.chips:
-        known.setdefault(chip.node, {})[chip.chip] = chip
-    for state in plan.nodes:
-        server = plan.servers.get(state.node)
-        ids = dict(zip(ids_of(server.base), chip_names(server), strict=True)) if server is not None else {}
-        yield state, ids, known.get(state.node, {})
+def _chips_of(cluster: UsedCluster) -> dict[str, list[int]]:
+    """The numbers of the chips of each node."""
+    found: dict[str, list[int]] = {}
+    for row in cluster.answer("chips").rows:
+        found.setdefault(row["node"], []).append(_number(row["chip"]))
+    return found
 
 
-def _reported(plan: Plan, node: str) -> bool:
-    server = plan.servers.get(node)
-    return server is not None and server.reported
+def _number(chip: str) -> int:
+    return int(chip.rpartition("-")[2])
 
 
 def _summed(readings: Iterable[Reading | None]) -> dict[str, Any]:

@@ -30,12 +30,15 @@ if TYPE_CHECKING:
     Ask = Callable[[PlannedCluster], Answer]
     Rows = list[Mapping[str, Any]]
     Reading: TypeAlias = PlannedCluster | PublishedCluster | ListedObjects
+    Used: TypeAlias = PlannedCluster | PublishedCluster
 
 _GET: Final = (
     "nodes", "chips", "jobs", "pods", "faults", "recoveries", "queues", "revisions", "vnpus", "pools", "links",
     "isolations", "budgets", "policies",
 )  # fmt: skip
 _TOP: Final = ("nodes", "chips", "jobs")
+#: The kind of `belay get` that reads all that `belay top` shows.
+_TOP_NEEDS: Final = "chips"
 _FORMATS: Final = ("table", "wide", "yaml", "json", "name")
 _EVERY = click.option(
     "--every", type=Number(0.5, 3600), default=2.0, show_default=True, metavar="SECONDS",
@@ -212,21 +215,19 @@ def top(
     Examples: belay top; belay top jobs --sort chips -n 10
     """
     from belay.engine.cli import output as show
-    from belay.engine.cli.inputs import cluster_planner, plan_cluster
 
     screen = _TopScreen(what, sort, reverse, most, places, filters)
     if watch and output in ("table", "wide"):
         screen.watch(inputs, every, wide=output == "wide")
         return
     if watch:
-        read = cluster_planner(inputs)
-        _stream(inputs, read, every, lambda planned: _print_document(screen.rows(planned)[1], output))
+        _stream(inputs, screen.reader(inputs), every, lambda found: _print_document(screen.rows(found)[1], output))
         return
-    planned = plan_cluster(**inputs)
+    found = screen.read(inputs)
     if output in ("json", "yaml"):
-        show.document(screen.rows(planned)[1], output)
+        show.document(screen.rows(found)[1], output)
     else:
-        screen.paint(planned, sys.stdout, wide=output == "wide")
+        screen.paint(found, sys.stdout, wide=output == "wide")
 
 
 class _TopScreen:
@@ -240,14 +241,34 @@ class _TopScreen:
         self._places, self._filters = places, tuple(filters)
         self._columns: tuple[str, ...] = ()
 
-    def rows(self, planned: PlannedCluster) -> tuple[Answer, Rows]:
+    def read(self, inputs: Mapping[str, Any]) -> Used:
+        """The cluster, read once: what is published, unless pages of exporters are to be found by nodes' addresses."""
+        from belay.engine.cli.inputs import asks_of_now, plan_cluster, published_cluster
+
+        asks = asks_of_now(inputs) and not self._places
+        return (published_cluster(_TOP_NEEDS, inputs) if asks else None) or plan_cluster(**inputs)
+
+    def reader(self, inputs: Mapping[str, Any]) -> Callable[[Kube], Awaitable[Used]]:
+        """The same at each call over a connection, for ``-w``."""
+        from belay.engine.cli.inputs import asks_of_now, cluster_planner, read_published
+
+        plan, asks = cluster_planner(inputs), asks_of_now(inputs) and not self._places
+
+        async def read(kube: Kube) -> Used:
+            return (await read_published(_TOP_NEEDS, kube) if asks else None) or await plan(kube)
+
+        return read
+
+    def rows(self, found: Used) -> tuple[Answer, Rows]:
         """The answer and its rows in order."""
         from belay.engine.cli import usage
         from belay.engine.cli.filters import column_of
+        from belay.engine.cli.inputs import PlannedCluster
 
-        answer = usage.TOP[self._what](planned.plan, planned.observed, planned.readings(self._places))
+        readings = found.readings(self._places) if isinstance(found, PlannedCluster) else {}
+        answer = usage.TOP[self._what](found, readings)
         self._columns = answer.columns
-        rows = _selected(self._what, answer, None, self._filters, planned.plan.now)
+        rows = _selected(self._what, answer, None, self._filters, found.now)
         every = (*answer.columns, *answer.wide)
         if self._sort is not None:
             column = column_of(self._sort, every, "--sort")
@@ -255,29 +276,28 @@ class _TopScreen:
             column = next(name for name in usage.ORDER[self._what] if name in every)
         return answer, usage.ordered(rows, column, reverse=self._reverse)[: self._most]
 
-    def paint(self, planned: PlannedCluster, out: TextIO, *, wide: bool) -> None:
+    def paint(self, found: Used, out: TextIO, *, wide: bool) -> None:
         """Print the table under three lines about the whole cluster."""
         from belay.engine.cli import output as show
         from belay.engine.cli import usage
 
-        answer, rows = self.rows(planned)
-        if planned.note:
-            show.text(planned.note, out)
-        for line in usage.headline(planned.plan, planned.observed):
+        answer, rows = self.rows(found)
+        if found.note:
+            show.text(found.note, out)
+        for line in usage.headline(found):
             show.text(line, out)
         out.write("\n")
         columns = _columns(answer, "wide" if wide else "table")
-        show.table(columns, _cells(columns, rows), out, now=planned.plan.now)
+        show.table(columns, _cells(columns, rows), out, now=found.now)
 
     def watch(self, inputs: Mapping[str, Any], every: float, *, wide: bool) -> None:
         """Show it until interrupted."""
-        from belay.engine.cli.inputs import cluster_planner
         from belay.engine.cli.watching import follow
 
         follow(
             inputs["kubeconfig"],
-            cluster_planner(inputs),
-            lambda planned, out: self.paint(planned, out, wide=wide),
+            self.reader(inputs),
+            lambda found, out: self.paint(found, out, wide=wide),
             every=every,
             on_key=self._key,
             keys=", s: next column, r: other way round, n c j: nodes, chips, jobs",
