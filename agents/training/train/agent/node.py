@@ -181,29 +181,39 @@ class NodeAgent(NodeRanks):
                 self.coordinator, self.link, self._joined = self.candidacy.coordinator(), None, False
             case Follow(node):
                 self._leader_at = now
-                self._step_back()
-                address = peers.address(node)
-                if address is None:
-                    self._search(now)
-                else:
-                    self.link, self._joined, self._followed_at = CoordinatorLink(*address, peers.key), False, now
+                self._follow(node, now)
+
         peers.ask(election.asks(joined), self.claim(), now)
         if self._followed_at is not None and now - self._followed_at > SILENT:
             self._search(now)
         if peers.refused:
             self.ended = EndJob(2, f"this node was refused by {peers.refused}")
-        elif len(joined) + 1 >= (self.settings.least or self.settings.nodes) or (
-            self.link is not None and self.link.line is not None
-        ):
+        elif len(joined) + 1 >= (self.settings.least or self.settings.nodes) or self._linked():
             self._leader_at = now
         elif now - self._leader_at > JOIN:
-            missing = sorted(set(range(self.settings.nodes)) - joined - {self.node})[:20]
-            text = f"not all nodes came together for {JOIN:g} s; not seen from here: nodes {missing}"
-            if peers.others:
-                # the agent of a former job ends sooner
-                self.ended = EndJob(2, f"{text}; refused by {next(iter(peers.others.values()))}")
-            else:
-                self.ended = EndJob(1, text)
+            self.ended = self._not_together(joined)
+
+    def _follow(self, node: int, now: float) -> None:
+        """Join the node that leads."""
+        assert self.candidacy is not None
+        self._step_back()
+        peers = self.candidacy.peers
+        address = peers.address(node)
+        if address is None:
+            self._search(now)
+        else:
+            self.link, self._joined, self._followed_at = CoordinatorLink(*address, peers.key), False, now
+
+    def _not_together(self, joined: set[int]) -> EndJob:
+        """How the job ends when too few nodes have come together."""
+        assert self.candidacy is not None
+        missing = sorted(set(range(self.settings.nodes)) - joined - {self.node})[:20]
+        text = f"not all nodes came together for {JOIN:g} s; not seen from here: nodes {missing}"
+        others = self.candidacy.peers.others
+        if others:
+            # the agent of a former job ends sooner
+            return EndJob(2, f"{text}; refused by {next(iter(others.values()))}")
+        return EndJob(1, text)
 
     def _linked(self) -> bool:
         return self.link is not None and self.link.line is not None
@@ -232,36 +242,52 @@ class NodeAgent(NodeRanks):
             self.listener.dismiss()
 
     def _receive_from_nodes(self, ready: set[int], now: float) -> None:
+        """Take what other nodes say: to the coordinator where this node runs it, else from the one that it follows."""
         if self.listener is not None:
             came, lost = self.listener.handle(ready, now)
-        if self.listener is not None and self.coordinator is not None:
-            for node, why in lost:
-                self._carry_out(self.coordinator.node_lost(node, why, now))
-            up: list[tuple[Message, bytes]] = []
-            for node, message, payload in came:
-                if message["t"] == protocol.Join.KIND:
-                    try:
-                        living, shards = list(message.get("living", [])), message.get("shards", {})
-                        self._carry_out(self.coordinator.node_joined(node, living, now, shards))
-                    except ValueError as error:
-                        say(str(error))
-                else:
-                    up.append((message, payload))
-            if up:
-                self._carry_out(self.coordinator.take(up, now))
+            if self.coordinator is not None:
+                self._coordinate(self.coordinator, came, lost, now)
         if self.link is not None:
-            for message, payload in self.link.handle(ready, now):
-                self.take(message, payload)
-            if self.link.line is None and self._joined:
-                self._joined, self._joins_at = False, now
-                if self.candidacy is not None:
-                    self._search(now)
-                    return
-            if self.link.refused:
-                self.ended = EndJob(2, f"the coordinator refused this node: {self.link.refused}")
-            elif self.candidacy is None and self.link.lost_at is not None and now - self.link.lost_at > JOIN:
-                where = f"{self.link.host}:{self.link.port}"
-                self.ended = EndJob(1, f"no coordinator at {where} for {JOIN:g} s: is the node of rank 0 up?")
+            self._obey(self.link, ready, now)
+
+    def _coordinate(
+        self,
+        coordinator: CoordinatorHost,
+        came: list[tuple[int, Message, bytes]],
+        lost: list[tuple[int, str]],
+        now: float,
+    ) -> None:
+        for node, why in lost:
+            self._carry_out(coordinator.node_lost(node, why, now))
+        up: list[tuple[Message, bytes]] = []
+        for node, message, payload in came:
+            if message["t"] != protocol.Join.KIND:
+                up.append((message, payload))
+                continue
+            try:
+                living, shards = list(message.get("living", [])), message.get("shards", {})
+                self._carry_out(coordinator.node_joined(node, living, now, shards))
+            except ValueError as error:
+                say(str(error))
+        if up:
+            self._carry_out(coordinator.take(up, now))
+
+    def _obey(self, link: CoordinatorLink, ready: set[int], now: float) -> None:
+        """Carry out what the coordinator of another node orders, and notice when that node is lost."""
+        for message, payload in link.handle(ready, now):
+            self.take(message, payload)
+        if link.line is None and self._joined:
+            self._joined, self._joins_at = False, now
+            if self.candidacy is not None:
+                self._search(now)
+                return
+
+        if link.refused:
+            self.ended = EndJob(2, f"the coordinator refused this node: {link.refused}")
+        elif self.candidacy is None and link.lost_at is not None and now - link.lost_at > JOIN:
+            self.ended = EndJob(
+                1, f"no coordinator at {link.host}:{link.port} for {JOIN:g} s: is the node of rank 0 up?"
+            )
 
     def _send_up(self, messages: list[tuple[Message, bytes]]) -> None:
         if self.coordinator is not None:

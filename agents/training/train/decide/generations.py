@@ -44,11 +44,15 @@ class Generations:
     """Whether all ranks had finished under a former coordinator."""
 
     def __post_init__(self) -> None:
+        # who trains, and who is away
         self.members = {rank: RankStatus(rank, node) for rank, node in sorted(self.places.items())}
         """The ranks that train."""
         self.away: dict[int, RankStatus] = {}
         """Those of nodes without which the job goes on."""
         self.nodes: set[int] = set()
+        self._living: dict[int, list[RunningRank]] = {}
+        """Node → the ranks with which it joined, until the first generation."""
+        self._lost_nodes: dict[int, float] = {}
         self._given_up: set[int] = set()
         """Nodes without which the job goes on."""
         self._ordered: set[int] = set()
@@ -57,25 +61,34 @@ class Generations:
         """Whether the script does the shares of ranks that are away; None while that is not known."""
         self._unable = ""
         """Why the job waits for lost nodes, as it was said."""
-        self._lost_nodes: dict[int, float] = {}
-        self._highest = -1
-        self._failures = 0
-        self._deaths = 0
-        self._broken_at: float | None = None
-        self._broken = 0
-        self._broken_why = ""
-        self._finishing_at: float | None = None
+        self._waiting_since: float | None = None
+
+        # this generation: what is still awaited
+        self._unready: set[int] = set()
+        self._unentered: set[int] = set()
+        """Ranks that have not reported READY in this generation, and that have not entered: counted, not looked for
+        among all ranks with every message."""
+        self._asked = False
         self._planned_at: float | None = None
+        self._broken_at: float | None = None
+        self._broken_why = ""
+        self._stepped_on = False
+        """Whether a step was finished in this generation."""
+
+        # steps, and how long none may be finished
+        self._highest = -1
         self._progress_at = 0.0
+        self._longest = 0.0
+        """Longest pause between finished steps that ended without a recovery."""
         self._worked_at = 0.0
         """When a rank last worked, or waited for something outside of its group."""
         self._allowed_until = 0.0
         """Until when a rank waits on purpose."""
-        self._longest = 0.0
-        """Longest pause between finished steps that ended without a recovery."""
-        self._stepped_on = False
-        """Whether a step was finished in this generation."""
-        self._hangs = 0
+
+        # faults without a finished step between them, against the limits that end a job
+        self._failures = self._deaths = self._broken = self._hangs = 0
+
+        # what ranks hold, and whether they computed it right
         self._samples: dict[tuple[int, str], tuple[int, dict[str, int]]] = {}
         """Finished steps and shard → the first rank that said what it holds, and its checksums."""
         self.witness = Witness()
@@ -93,15 +106,10 @@ class Generations:
         self._alone_at: float | None = None
         self._told_alone = False
         """Whether it was said which shards have no copy."""
+
+        # the end
+        self._finishing_at: float | None = None
         self._closing = False
-        self._living: dict[int, list[RunningRank]] = {}
-        """Node → the ranks with which it joined, until the first generation."""
-        self._waiting_since: float | None = None
-        self._asked = False
-        self._unready: set[int] = set()
-        self._unentered: set[int] = set()
-        """Ranks that have not reported READY in this generation, and that have not entered: counted, not looked for
-        among all ranks with every message."""
 
     def grace(self) -> float:
         """Seconds for a survivor to leave its collective."""

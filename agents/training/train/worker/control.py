@@ -37,11 +37,28 @@ class Control:
         self._page = page
         self._sock = sock
         self._sending = threading.Lock()
+
+        # what the agent and the coordinator have said; threads wait for a change
         self._changed = threading.Condition()
         self._numbers = itertools.count(1)
         self._answers: dict[int, tuple[StoreAnswer, bytes] | None] = {}
+        self.assignment: Assign | None = None
         self.generation = 0
         """The newest generation that the coordinator has begun."""
+        self._active: dict[int, tuple[int, ...]] = {}
+        """Generation → its ranks, where these are not all of the job."""
+        self.explained = True
+        """Whether a lost process or node was the reason of the newest generation."""
+        self.plan: Plan | protocol.OfferRequest | None = None
+        self.pace: tuple[int, ...] = (0, 0, -1, 0, 0)
+        """As `protocol.NewPace` says."""
+        self.commit: protocol.CommitStep | None = None
+        """Whether to make the update of an interrupted step, as others have made it."""
+        self.leave = False
+        """Whether the training function may return."""
+        self.all_finished = False
+
+        # what this rank has come to; an agent that replaces a lost one is told it
         self.joined = 0
         """The generation that the main thread has joined."""
         self.entered = 0
@@ -52,35 +69,24 @@ class Control:
         """Finished steps in the last message to the agent."""
         self.divides: bool | None = None
         """Whether the script does the shares of ranks that are away; None before its first update."""
-        self._active: dict[int, tuple[int, ...]] = {}
-        """Generation → its ranks, where these are not all of the job."""
-        self.assignment: Assign | None = None
-        self.plan: Plan | protocol.OfferRequest | None = None
-        self.pace: tuple[int, ...] = (0, 0, -1, 0, 0)
-        """As `protocol.NewPace` says."""
         self.idle_until = 0.0
         """Until when the script waits on purpose (``run.idle``), by the monotonic clock."""
-        self.explained = True
-        """Whether a lost process or node was the reason of the newest generation."""
-        self.commit: protocol.CommitStep | None = None
-        """Whether to make the update of an interrupted step, as others have made it."""
-        self.leave = False
-        """Whether the training function may return."""
-        self.all_finished = False
         self.orders = b""
         """Orders of DDP's buckets that the agent keeps: this rank's own, or those that its predecessor left."""
         self.shards: dict[int, str] = {}
         """Rank → shard, of the ranks of this node: for an agent that replaces a lost one, when a rank dies
         meanwhile."""
+
+        # who is called when a generation ends, and how often
         self.freeing: list[Callable[[int], object]] = []
         """Called with the next generation when one ends, in the listening thread; must not block. Called again while
         this rank has not left the former one."""
         self.ended: list[Callable[[int, bool], object]] = []
         """Called several times after a generation has ended, in a thread of its own, with the next one and whether this
         rank has left the groups of the former."""
-        self._timers: list[threading.Timer] = []
         self.called: list[Callable[[int], object]] = []
         """Called in the listening thread when a generation begins."""
+        self._timers: list[threading.Timer] = []
 
     def start(self) -> None:
         """Start the listening thread."""
