@@ -303,17 +303,20 @@ class Allocator:
         return ""
 
     async def _grant(self, offer: Offer, ids: Sequence[str], wanted: Wanted | None) -> Grant:
-        asked = set(ids)
+        """Grant chips and keep that on the disk. ``wanted``: the pod that the scheduler chose them for, None for one
+        that is not known. Raises Refused."""
         chips = wanted.chips if wanted is not None else self._as_asked(offer, ids)
         if wanted is None and (reason := self._blocked(Wanted(UNKNOWN_POD, chips), offer)):
             raise Refused(reason)
-        pod = wanted.pod if wanted is not None else None
+
         real, visible, vdev = self._named(offer, ids, chips)
         if wanted is not None and wanted.template:
             name, vdev = await self._cutter.cut(chips[0][0], wanted.template, self.vdevs())
             real, visible = (name,), (str(vdev),)
+            # cutting takes time, in which a fault may have come
             if reason := self._blocked(wanted, offer):
                 raise Refused(reason)
+
         grant = Grant(
             number=self._ledger.next(),
             resource=offer.resource,
@@ -321,23 +324,30 @@ class Allocator:
             real=real,
             chips=chips,
             visible=visible,
-            uid=pod.uid if pod else "",
-            namespace=pod.namespace if pod else "",
-            name=pod.name if pod else "",
-            meant=pod.uid if pod else "",
-            predicate=str(wanted.time) if wanted is not None else "",
             at_ms=self._clock.now_ms(),
             vdev=vdev,
         )
+        if wanted is not None:
+            pod = wanted.pod
+            grant = msgspec.structs.replace(
+                grant, uid=pod.uid, namespace=pod.namespace, name=pod.name, meant=pod.uid, predicate=str(wanted.time)
+            )
+        self._keep(grant)
+        return grant
+
+    def _keep(self, grant: Grant) -> None:
+        """Write a grant to the ledger. Earlier ones of its ids are released, a lost answer to its pod is replaced."""
+        ids = set(grant.ids)
         released = [
-            msgspec.structs.replace(g, ids=()) for g in self.grants if g.resource == offer.resource and asked & {*g.ids}
+            msgspec.structs.replace(earlier, ids=())
+            for earlier in self.grants
+            if earlier.resource == grant.resource and ids & {*earlier.ids}
         ]
-        again = [g.number for g in self.grants if g.lost and pod is not None and g.meant == pod.uid]
+        again = [lost.number for lost in self.grants if lost.lost and grant.meant and lost.meant == grant.meant]
         try:
             self._ledger.change([*released, grant], again)
         except OSError as error:
             raise Refused(f"the answer cannot be kept on the disk: {error.strerror}") from error
-        return grant
 
     def _as_asked(self, offer: Offer, ids: Sequence[str]) -> tuple[tuple[int, int], ...]:
         """Return the chips that kubelet's ids represent: the chips in their names, unless another pod holds those."""

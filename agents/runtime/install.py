@@ -14,7 +14,7 @@ import platform
 import shutil
 import stat
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -80,50 +80,85 @@ def install(options: InstallOptions, version: str, host: Host | None = None) -> 
     home = f"{options.base.rstrip('/')}/{FOLDER}"
     record = read_record(host, home)
     options = _completed(options, record, host)
-    scene, config = str(options.scene), str(options.config)
     _check_options(options, host)
-    if record is None and host.at(home).is_dir() and any(host.at(home).iterdir()):
-        raise InstallError(f"{home}: holds another installation; remove that first or choose another --install-path")
-    if record is not None and (record["scene"], record["config"]) != (scene, config):
-        raise InstallError(f"{home}: is installed for {record['scene']} ({record['config']}); uninstall that first")
+    _check_home(options, host, home, record)
+    scene, config = str(options.scene), str(options.config)
     text, made_up = _engine_text(host, config, scene)
     edit = _edit(config, scene, text, f"{home}/{RUNTIME}", options.default)
     lists = _lists(options, host)
-    done = []
+
+    # nothing was written yet; the record comes first, so that what follows can be undone
     host.at(home).mkdir(parents=True, exist_ok=True)
     host.at(home).chmod(0o755)
-    if record is None:
-        record = {
-            "scene": scene, "config": config, "default": edit.default, "lists": {}, "before": None, "mode": None,
-            "edited": False,
-        }  # fmt: skip
-        if host.at(config).exists() and not made_up:
-            record["before"] = base64.b64encode(host.at(config).read_bytes()).decode()
-            record["mode"] = stat.S_IMODE(host.at(config).stat().st_mode)
-    elif host.at(config).exists() and digest(host.at(config).read_bytes()) not in _ours(record):
-        # restoring the original would lose later edits
-        record["edited"] = True
+    record = (
+        _new_record(host, scene, config, edit, made_up) if record is None else _renewed_record(host, config, record)
+    )
     edited = _edited_lists(host, record, lists)
     record |= {"after": digest(edit.text.encode()), "version": version, "asDefault": _is_default(options)}
     record["lists"] = {**record["lists"], **{name: digest(body) for name, body in lists.items()}}
     write(host.at(f"{home}/{RECORD}"), json.dumps(record, indent=1).encode(), 0o600)
+
     _programs(options, host, home)
-    done.append(f"programs in {home}")
+    done = [f"programs in {home}"]
     write(host.at(f"{home}/{INFO}"), _info(options, home, config, version).encode(), 0o640)
-    host.at(LISTS).mkdir(parents=True, exist_ok=True)
-    for name, body in lists.items():
-        write(host.at(f"{LISTS}/{name}{_NEW if name in edited else ''}"), body, 0o440)
-        if name not in edited:
-            host.at(f"{LISTS}/{name}{_NEW}").unlink(missing_ok=True)
-    done.append(f"mount lists in {LISTS}: {', '.join(sorted(lists))}")
-    done += [f"{LISTS}/{name}: was edited, kept; the shipped one is {name}{_NEW} beside it" for name in sorted(edited)]
+    done += _write_lists(host, lists, edited)
     record["programs"] = {name: digest(host.at(f"{home}/{name}").read_bytes()) for name in (RUNTIME, DRIVER)}
     write(host.at(f"{home}/{RECORD}"), json.dumps(record, indent=1).encode(), 0o600)
+
+    # the engine's file comes last: it names programs, which are there now
     if not made_up and edit.text == text:
         return [*done, f"{config}: holds runtime {engines.NAME} already"]
     write(host.at(config), edit.text.encode(), 0o600)
     done.append(f"{config}: runtime {engines.NAME}" + (", the default" if _is_default(options) else ""))
     return [*done, *edit.notes, f"restart {scene} to use it: {engines.ENGINES[scene].restart}"]
+
+
+def _check_home(options: InstallOptions, host: Host, home: str, record: Mapping[str, Any] | None) -> None:
+    """Refuse a folder that holds another installation."""
+    if record is None:
+        if host.at(home).is_dir() and any(host.at(home).iterdir()):
+            raise InstallError(
+                f"{home}: holds another installation; remove that first or choose another --install-path"
+            )
+    elif (record["scene"], record["config"]) != (str(options.scene), str(options.config)):
+        raise InstallError(f"{home}: is installed for {record['scene']} ({record['config']}); uninstall that first")
+
+
+def _new_record(host: Host, scene: str, config: str, edit: engines.Edit, made_up: bool) -> dict[str, Any]:
+    """A record that holds the engine's original file, if it is one of an operator."""
+    record: dict[str, Any] = {
+        "scene": scene,
+        "config": config,
+        "default": edit.default,
+        "lists": {},
+        "before": None,
+        "mode": None,
+        "edited": False,
+    }
+    path = host.at(config)
+    if path.exists() and not made_up:
+        record["before"] = base64.b64encode(path.read_bytes()).decode()
+        record["mode"] = stat.S_IMODE(path.stat().st_mode)
+    return record
+
+
+def _renewed_record(host: Host, config: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    path = host.at(config)
+    if path.exists() and digest(path.read_bytes()) not in _ours(record):
+        # restoring the original would lose later edits
+        return {**record, "edited": True}
+    return dict(record)
+
+
+def _write_lists(host: Host, lists: Mapping[str, bytes], edited: Collection[str]) -> list[str]:
+    """Write the mount lists; one that was edited is kept, and the shipped one is put beside it."""
+    host.at(LISTS).mkdir(parents=True, exist_ok=True)
+    for name, body in lists.items():
+        write(host.at(f"{LISTS}/{name}{_NEW if name in edited else ''}"), body, 0o440)
+        if name not in edited:
+            host.at(f"{LISTS}/{name}{_NEW}").unlink(missing_ok=True)
+    kept = [f"{LISTS}/{name}: was edited, kept; the shipped one is {name}{_NEW} beside it" for name in sorted(edited)]
+    return [f"mount lists in {LISTS}: {', '.join(sorted(lists))}", *kept]
 
 
 def upgrade(options: InstallOptions, version: str, host: Host | None = None) -> Sequence[str]:
@@ -218,23 +253,32 @@ def _check_options(options: InstallOptions, host: Host) -> None:
         raise InstallError(f"--install-type: {options.kind!r} is none of {', '.join(TYPES)}, {GENERAL}")
     if not options.base.startswith("/"):
         raise InstallError(f"--install-path: {options.base!r} is not an absolute path")
-    for folder in (options.base, *map(str, Path(options.base).parents)):
-        path = host.at(folder)
-        mode = path.stat().st_mode if path.exists() else 0
-        if mode & 0o022 and not mode & stat.S_ISVTX:
-            # reported now: otherwise every container that requests chips would be refused
-            raise InstallError(f"{folder}: mode {stat.S_IMODE(mode):04o} lets others write; chmod go-w it")
+
+    _check_writers(options.base, host)
     usual = engines.ENGINES[str(options.scene)].file
     if options.config != usual and not host.at(str(options.config)).is_file():
         raise InstallError(f"--config-file-path: {options.config} does not exist")
+    _check_programs(options.programs)
+
+
+def _check_writers(base: str, host: Host) -> None:
+    """Refuse a folder that others may write: every container that requests chips would be refused later."""
+    for folder in (base, *map(str, Path(base).parents)):
+        path = host.at(folder)
+        mode = path.stat().st_mode if path.exists() else 0
+        if mode & 0o022 and not mode & stat.S_ISVTX:
+            raise InstallError(f"{folder}: mode {stat.S_IMODE(mode):04o} lets others write; chmod go-w it")
+
+
+def _check_programs(programs: Path | None) -> None:
+    """Refuse a folder without the programs; without a folder, a host that cannot build them."""
+    if programs is not None:
+        for name in (RUNTIME, DRIVER):
+            if not (programs / name).is_file():
+                raise InstallError(f"{programs}/{name}: is missing; belay runtime build makes it")
+        return
     try:
-        missing = (
-            [] if options.programs is None else [n for n in (RUNTIME, DRIVER) if not (options.programs / n).is_file()]
-        )
-        if missing:
-            raise InstallError(f"{options.programs}/{missing[0]}: is missing; belay runtime build makes it")
-        if options.programs is None:
-            compiler()
+        compiler()
     except BuildError as error:
         raise InstallError(f"{error}; or build elsewhere (belay runtime build) and give --programs DIR") from error
 

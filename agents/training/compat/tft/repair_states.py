@@ -141,7 +141,7 @@ def drop_standby(c: Controller) -> None:
 def ask_clusterd(c: Controller) -> Steps:
     """The protocol with ClusterD: report faults, stop training, get all faults of the job, offer strategies, get
     one."""
-    c.report("report_fault_ranks", c.reported_faults(), {r: code for r, code in sorted(c.codes.items()) if code})
+    _report_faults(c)
     if c.stage is Stage.DECIDED:
         # another fault during a repair
         if c.strategy == "recover" or (c.strategy == "retry" and only_device_faults(c)):
@@ -150,30 +150,33 @@ def ask_clusterd(c: Controller) -> Steps:
         c.result(Code.RECOVERABLE if retried else Code.FALL_BACK, "another rank failed", c.strategy)
         c.orders.clear()
         c.stage = Stage.GLOBAL if retried else Stage.STRATEGY
+
     if c.stage is Stage.STOP:
         if not (yield from c.until(lambda: any_of(c, "stop", "strategy", "dump"), c.s.wait_clusterd)):
             return _clusterd_silent(c, "stop_train")
-        order = c.orders.pop("stop", None)
-        _add(c, order)
+        _add(c, c.orders.pop("stop", None))
         ready = any(peer.replicas for peer in c.peers.values())
-        c.report("report_stop_complete", Code.OK if ready else Code.NOT_READY,
-                 "" if ready else "no rank named its replicas", c.reported_faults())  # fmt: skip
+        code, why = (Code.OK, "") if ready else (Code.NOT_READY, "no rank named its replicas")
+        c.report("report_stop_complete", code, why, c.reported_faults())
         c.stage = Stage.GLOBAL
+
+    wait = c.s.wait_clusterd
     if c.stage is Stage.GLOBAL:
-        if not (yield from c.until(lambda: any_of(c, "global", "strategy", "dump"), c.s.wait_clusterd)):
+        if not (yield from c.until(lambda: any_of(c, "global", "strategy", "dump"), wait)):
             return _clusterd_silent(c, "on_global_rank")
         given = c.orders.pop("global", None)
         _add(c, given)
         if given is not None:
-            c.report(
-                "report_fault_ranks", c.reported_faults(), {r: code for r, code in sorted(c.codes.items()) if code}
-            )
+            _report_faults(c)
             c.report("report_strategies", c.reported_faults(), offered(c))
-        wait = max(given.limit if given else 0.0, c.s.wait_clusterd)
+            wait = max(given.limit, wait)
         c.stage = Stage.STRATEGY
-    else:
-        wait = c.s.wait_clusterd
     return (yield from strategy(c, wait))
+
+
+def _report_faults(c: Controller) -> None:
+    codes = {rank: code for rank, code in sorted(c.codes.items()) if code}
+    c.report("report_fault_ranks", c.reported_faults(), codes)
 
 
 def strategy(c: Controller, wait: float) -> Steps:

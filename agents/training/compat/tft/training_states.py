@@ -38,26 +38,14 @@ def normal(c: Controller) -> Steps:
     c.standby.clear()
     c.hot = frozenset()
     while True:
-        if c.awaiting and any(peer.step.step > c.awaiting[1] for peer in c.peers.values()):
-            strategy, _ = c.awaiting
-            c.result(Code.OK, "", strategy)
-            c.awaiting, c.stage = None, Stage.STOP
-            c.repaired = {}
-        finished = [peer for peer in c.peers.values() if peer.finished]
-        if c.fresh:
-            reached = max((peer.step.step for peer in finished), default=-1)
-            if not finished:
-                return Result.ERROR
-            c.fresh = False
-            if any(c.peers[rank].new or c.peers[rank].step.step < reached for rank in c.living()):
-                # ranks that have left cannot be donors: the rest ends instead of waiting for them
-                c.log("a rank was lost while others had left already: the rest ends", warning=True)
-                c.order(Order("strategy", text="exit"))
-                return Result.ERROR
+        _report_repaired(c)
+        if c.fresh and not _goes_on_with_fault(c):
+            return Result.ERROR
         if _all_left(c):
             return Result.STOP_SERVICE
         if note_strays(c, c.generation):
             continue
+
         if "pause" in c.orders:
             return Result.PAUSE
         if "prepare" in c.orders:
@@ -67,9 +55,34 @@ def normal(c: Controller) -> Steps:
                 return Result.SWITCH
         if {"stop", "dump"} & c.orders.keys() or ordered(c, "exit", "dump"):
             return Result.ERROR
+        # answers to questions of a repair that is over
         for stale in ("global", "strategy"):
             c.orders.pop(stale, None)
         yield from c.until(lambda: _has_work(c), c.s.heartbeat, absorb=True)
+
+
+def _report_repaired(c: Controller) -> None:
+    """Report a repair as done once a rank has finished a step after it."""
+    if c.awaiting and any(peer.step.step > c.awaiting[1] for peer in c.peers.values()):
+        strategy, _ = c.awaiting
+        c.result(Code.OK, "", strategy)
+        c.awaiting, c.stage = None, Stage.STOP
+        c.repaired = {}
+
+
+def _goes_on_with_fault(c: Controller) -> bool:
+    """Whether a fault needs no repair: others have finished already, and so have the living ranks."""
+    finished = [peer for peer in c.peers.values() if peer.finished]
+    if not finished:
+        return False
+    c.fresh = False
+    reached = max(peer.step.step for peer in finished)
+    if any(c.peers[rank].new or c.peers[rank].step.step < reached for rank in c.living()):
+        # ranks that have left cannot be donors: the rest ends instead of waiting for them
+        c.log("a rank was lost while others had left already: the rest ends", warning=True)
+        c.order(Order("strategy", text="exit"))
+        return False
+    return True
 
 
 def note_strays(c: Controller, since: int) -> bool:
