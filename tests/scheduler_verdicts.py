@@ -135,7 +135,7 @@ def scheduler(program: Path, kubeconfig: Path, folder: Path) -> Iterator[Extende
 
 
 async def prepare(kube: Kube) -> None:
-    """Create what all worlds share; what a controller would do with volumes is done once, by hand."""
+    """Create what all worlds share; what a controller does with volumes is done once, by hand."""
     for body in scheduler_cases.shared():
         kind = KINDS.get(body["kind"]) or await kube.resource(body["apiVersion"], body["kind"])
         name, space = body["metadata"]["name"], body["metadata"].get("namespace")
