@@ -117,7 +117,7 @@ class HttpConnection:
 
 
 class _Line(http.client.HTTPConnection):
-    """A connection whose TLS names the server as it is told, and whose waits end at a fixed time."""
+    """A connection whose TLS names the server by a given name, and whose waits end at a fixed time."""
 
     def __init__(self, host: str, port: int, seconds: float, context: ssl.SSLContext | None, name: str) -> None:
         super().__init__(host, port, timeout=seconds)
@@ -149,7 +149,7 @@ class _Line(http.client.HTTPConnection):
 
 
 class _InnerTls:
-    """TLS with a server through TLS with a proxy, which the ssl module does not lay over each other by itself."""
+    """TLS with a server through TLS with a proxy, which the ssl module cannot lay over each other."""
 
     def __init__(self, outer: socket.socket, context: ssl.SSLContext, name: str) -> None:
         self._outer, self._arrived, self._leaving = outer, ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -128,7 +128,7 @@ def test_a_broken_rule_is_found(tmp_path: Path) -> None:
     """An engine that finds nothing would pass every other test. The last input ends the process."""
     rules = {
         "raise": "KeyError at",
-        "steps": "steps at engine/model/cluster.py",
+        "steps": "steps at engine/model/chip_masks.py",
         "log": "log lines",
         "print": "output",
         "memory": "MemoryError at",

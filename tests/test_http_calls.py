@@ -132,7 +132,7 @@ def test_a_server_that_says_nothing_is_given_up_in_time() -> None:
         assert time.monotonic() - began < 3
 
 
-def test_tls_names_the_server_as_it_is_told(tmp_path: Path) -> None:
+def test_tls_names_the_server_by_the_given_name(tmp_path: Path) -> None:
     server, trusts = contexts(tmp_path / "tls")
     with serving(lambda _: (200, {}, b"in"), server) as url:
         assert asked(HttpConnection(url, tls=trusts, server_name="localhost")).body == b"in"

@@ -257,7 +257,7 @@ def test_a_binding_has_the_trace_of_the_commit_that_is_its_cause_or_declares_its
     )
 
 
-def test_a_recovery_that_ended_is_told_with_its_stages(sent: Sent) -> None:
+def test_a_recovery_that_ended_comes_with_its_stages(sent: Sent) -> None:
     before = Observed(history=History(jobs={"ml/train": recovering()}))
     plan = plan_of(jobs={"ml/train": recovering(back=MS + 2000)})
     spans = PassTraces("main", lambda: NOW + 2)

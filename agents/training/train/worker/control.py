@@ -58,7 +58,7 @@ class Control:
         """Whether the training function may return."""
         self.all_finished = False
 
-        # what this rank has come to; an agent that replaces a lost one is told it
+        # what this rank has come to; an agent that replaces a lost one gets it
         self.joined = 0
         """The generation that the main thread has joined."""
         self.entered = 0
