@@ -188,7 +188,7 @@ class _InnerTls:
 
 
 class _Incoming(io.RawIOBase):
-    """What comes of one answer; closing it leaves the connection open."""
+    """The bytes of one answer as they arrive; closing it leaves the connection open."""
 
     def __init__(self, source: _InnerTls) -> None:
         self._source = source
