@@ -14,34 +14,34 @@ import click
 from belay.engine.cli.invocation import fails_clearly
 from belay.engine.cli.verb_groups import GroupedVerbs, VerbTable
 
-#: Where each verb is, below this package: its module is imported when the verb is asked for.
+#: Where each verb is, below this package: its module is imported when the verb is asked for. Manual pages keep the order.
 _HOMES: Final[Mapping[str, tuple[str, ...]]] = {
-    "acts.beginnings": ("init",),
-    "acts.new": ("new",),
     "acts.verbs": (
         "isolate", "drain", "release", "scale", "priority", "suspend", "resume", "rollback", "confirm", "adopt",
     ),
+    "questions": ("validate", "plan", "diff", "explain", "verify", "replay", "simulate"),
+    "policy_verbs": ("policy",),
+    "migrating": ("migrate",),
+    "diagnosing": ("diagnose",),
     "artefacts": ("import",),
+    "review.verb": ("review",),
+    "views": ("status", "get", "top"),
+    "events": ("events",),
+    "logs": ("logs",),
+    "syncing": ("sync",),
+    "waiting": ("wait",),
+    "history": ("history", "report", "usage"),
+    "mcp_server": ("mcp",),
+    "notifying": ("notify",),
+    "processes": ("controller", "worker", "server", "console", "admission", "agent", "exporter"),
+    "hosts": ("train", "runtime", "containers"),
     "checkpoints": ("checkpoint",),
     "checks": ("check",),
-    "diagnosing": ("diagnose",),
-    "events": ("events",),
-    "history": ("history", "report", "usage"),
-    "hosts": ("train", "runtime", "containers"),
     "keys": ("keys",),
-    "logs": ("logs",),
-    "mcp_server": ("mcp",),
-    "migrating": ("migrate",),
-    "notifying": ("notify",),
-    "policy_verbs": ("policy",),
-    "processes": ("controller", "worker", "server", "console", "admission", "agent", "exporter"),
-    "questions": ("validate", "plan", "diff", "explain", "verify", "replay", "simulate"),
-    "review.verb": ("review",),
     "rights": ("rights",),
     "sandbox": ("up", "demo", "inject", "sim-driver"),
-    "syncing": ("sync",),
-    "views": ("status", "get", "top"),
-    "waiting": ("wait",),
+    "acts.new": ("new",),
+    "acts.beginnings": ("init",),
 }  # fmt: skip
 #: Words of kubectl and of other tools of this field, and the verb that does this.
 _MEANT: Final = {

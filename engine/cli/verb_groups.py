@@ -58,7 +58,8 @@ class VerbTable(MutableMapping[str, click.Command]):
         return name in self._homes or name in self._found
 
     def __iter__(self) -> Iterator[str]:
-        return iter({**self._homes, **self._found})
+        own = [name for name in self._found if name not in self._homes]
+        return iter([*own, *self._homes])
 
     def __len__(self) -> int:
         return len({**self._homes, **self._found})
