@@ -14,7 +14,7 @@ import click
 from belay.engine.cli.invocation import fails_clearly
 from belay.engine.cli.verb_groups import GroupedVerbs, VerbTable
 
-#: Where each verb is, below this package: its module is imported when the verb is asked for. Manual pages keep the order.
+#: Where each verb is, below this package: its module is imported when the verb is asked for. Manuals keep the order.
 _HOMES: Final[Mapping[str, tuple[str, ...]]] = {
     "acts.verbs": (
         "isolate", "drain", "release", "scale", "priority", "suspend", "resume", "rollback", "confirm", "adopt",

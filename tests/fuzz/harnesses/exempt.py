@@ -35,6 +35,7 @@ REASONS: Final = {
     "engine/controller/pass_reporter.py": "conditions of Belay's own belay-sync: the harness sync reads them",
     "engine/controller/shard.py": "objects that the harness redis reads are decoded again",
     "engine/kube/plain_access.py": "the operator's own kubeconfig; what is odd in it is left to the official client",
+    "engine/kube/one_shot.py": "bodies from the API server: one bounded decode, every error named",
     "engine/kube/reader.py": "lines of a watch from the API server: orjson, with every error named; see watch-events",
     "engine/kube/transport.py": "bodies from the API server: orjson, with every error named; tests/test_kube.py",
     "engine/load/files.py": "walks folders; the harnesses documents and policies feed what it reads",
