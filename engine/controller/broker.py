@@ -19,7 +19,6 @@ from queue import Empty
 from typing import Any, Final
 
 import kombu.transport
-import redis
 from kombu.transport import redis as transport
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import loads
@@ -27,6 +26,7 @@ from kombu.utils.json import loads
 from belay.engine import log
 from belay.engine.controller.queues import QUEUES, RECONCILE, task_message
 from belay.engine.store import StoreUnavailable, repair, require_room
+from belay.engine.store.redis_library import redis
 
 _log = log.get("broker")
 # kombu's stubs lack what is overridden here

@@ -13,8 +13,6 @@ import signal
 import time
 from collections.abc import Callable, Coroutine, Iterable
 
-import redis.asyncio
-
 from belay.engine import hot_loops, log, tracing
 from belay.engine.controller.pass_monitor import OtherShardsMonitor, PassMonitor
 from belay.engine.controller.pass_reporter import PassReporter
@@ -42,6 +40,7 @@ from belay.engine.store import (
     connect,
     connect_async,
 )
+from belay.engine.store.redis_library import redis
 from belay.engine.wire import leases
 from belay.engine.wire.names import MAIN_SHARD
 

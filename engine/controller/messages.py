@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import redis.retry
 from kombu import Queue
 
 from belay.engine.controller import broker
 from belay.engine.controller.queues import QUEUES
 from belay.engine.settings import Settings
 from belay.engine.store import sentinel
+from belay.engine.store.redis_library import redis
 
 
 def broker_url(redis_url: str) -> str:

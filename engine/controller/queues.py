@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import orjson
-import redis
 
 from belay.engine.store import StoreUnavailable, require_room, translated
+from belay.engine.store.redis_library import redis
 
 RECONCILE: Final = "belay.reconcile"
 ACT: Final = "belay.act"

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import redis
-
 from belay.engine.store.news import KEPT_SECONDS
 from belay.engine.store.port import translated
+from belay.engine.store.redis_library import redis
 
 # The state of a shard, shared by the scripts, in keys of one hash slot:
 #   dirty  sorted set  shard -> when it is due (ms)

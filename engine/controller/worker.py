@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
-import redis
 
 from belay.engine.act import Edge, Fence, PodWatch, refusals
 from belay.engine.act import batch as batches
@@ -41,6 +40,7 @@ from belay.engine.store import (
     StoreUnavailable,
     connect,
 )
+from belay.engine.store.redis_library import redis
 
 _log = get("worker")
 T = TypeVar("T")

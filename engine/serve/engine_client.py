@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
-import redis
 
 from belay.engine.errors import BelayError, bounded
 from belay.engine.kube import CONFIGMAP, Kube, KubeError
@@ -22,6 +21,7 @@ from belay.engine.model.freshness import LastPass, missing_pass
 from belay.engine.model.labels import ABOUT_LABEL
 from belay.engine.status.status_reader import SELECTOR, PublishedStatus, read_status
 from belay.engine.store import CONTROLLER_BEAT, PassStore, StoreUnavailable
+from belay.engine.store.redis_library import redis
 from belay.engine.wire import names, passinfo
 
 FRESH_SECONDS: Final = 20.0

@@ -7,8 +7,6 @@ unsynced or None, never as an error; an unreachable Redis raises ``StoreUnavaila
 
 from __future__ import annotations
 
-# first: what follows imports redis-py
-from belay.engine.store import bare_redis  # noqa: F401  # isort: split
 from belay.engine.store.keyring import Key, Keyring
 from belay.engine.store.liveness import ProcessLiveness
 from belay.engine.store.news import ShardNews

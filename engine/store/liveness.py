@@ -14,10 +14,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, cast
 
-import redis
-
 from belay.engine import log
 from belay.engine.store.port import PREFIX, StoreUnavailable, translated
+from belay.engine.store.redis_library import redis
 
 _log = log.get("store")
 _READS: Final = 6

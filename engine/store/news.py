@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any, Final, cast
 
-import redis.asyncio
-
 from belay.engine.store.port import PREFIX, translated
+from belay.engine.store.redis_library import redis
 
 KEPT_SECONDS: Final = 60
 """Seconds for which Redis keeps a word that no controller takes."""

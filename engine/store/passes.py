@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeVar, cast
 
 import msgspec
-import redis
 
 from belay.engine.store.keyring import Keyring
 from belay.engine.store.news import leave_word
 from belay.engine.store.port import PREFIX, text, translated
+from belay.engine.store.redis_library import redis
 from belay.engine.store.repair import heal
 
 CONTROLLER_BEAT = "controller/"

@@ -7,16 +7,10 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Final, cast
 
-import redis
-import redis.asyncio
-import redis.asyncio.retry
-import redis.asyncio.sentinel
-import redis.retry
-import redis.sentinel
-
 from belay.engine.errors import BelayError
 from belay.engine.log import redact
 from belay.engine.store import sentinel
+from belay.engine.store.redis_library import redis
 
 VALUE_LIMIT = 3 * 1024 * 1024
 """Largest value in bytes; an object in etcd has at most half of this."""

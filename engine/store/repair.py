@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, cast
 
-import redis
-
 from belay.engine import log
 from belay.engine.store.port import PREFIX, StoreUnavailable, damaged, text, translated
+from belay.engine.store.redis_library import redis
 
 _log = log.get("store")
 _MOST: Final = 200_000

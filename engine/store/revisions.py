@@ -12,12 +12,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import msgspec
-import redis
-import redis.asyncio
 
 from belay.engine.model.wording import counted
 from belay.engine.store.keyring import Keyring
 from belay.engine.store.port import PREFIX, VALUE_LIMIT, ValueTooLarge, text, translated
+from belay.engine.store.redis_library import redis
 
 KEEP_SECONDS = 3600
 """Seconds for which files are kept after the last put."""

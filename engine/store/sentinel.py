@@ -13,10 +13,9 @@ import re
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from redis.backoff import NoBackoff
-
 from belay.engine.errors import BelayError
 from belay.engine.log import redact
+from belay.engine.store.redis_library import redis
 
 SCHEMES: Final = ("redis+sentinel", "rediss+sentinel")
 DEFAULT_PORT: Final = 26379
@@ -63,7 +62,7 @@ def patience(retry: Any) -> dict[str, Any]:
 
     ``retry`` is redis-py's class for blocking or for asyncio clients; its default would try ten times, for seconds.
     """
-    return {"socket_timeout": 1.0, "socket_connect_timeout": 1.0, "retry": retry(NoBackoff(), 0)}
+    return {"socket_timeout": 1.0, "socket_connect_timeout": 1.0, "retry": retry(redis.backoff.NoBackoff(), 0)}
 
 
 def is_sentinel(url: str) -> bool:

@@ -17,11 +17,10 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
-import redis
-import redis.asyncio
 
 from belay.engine.store.keyring import Keyring
 from belay.engine.store.port import PREFIX, VALUE_LIMIT, text, translated
+from belay.engine.store.redis_library import redis
 from belay.engine.store.snapshot_seal import SEAL, SnapshotSeal
 
 FIELDS_PER_WRITE = 500
