@@ -24,7 +24,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from belay.engine.cli import ages, layout, output
+from belay.engine.cli import ages, layout, output, simulation
 from belay.engine.cli.narrative import narrate
 from belay.engine.cli.progress import SWITCH, progress
 from belay.engine.cli.watching import ended_by_signals
@@ -118,6 +118,28 @@ def test_a_terminal_of_unknown_size_has_eighty_columns() -> None:
 )  # fmt: skip
 def test_lengths_are_written_as_kubectl_writes_ages(seconds: float, text: str) -> None:
     assert ages.length(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ([f"Ascend910-{number}" for number in range(8)], "Ascend910-[0-7]"),
+        (["Ascend910-0", "Ascend910-1", "Ascend910-3"], "Ascend910-0,Ascend910-1,Ascend910-3"),
+        (["npu-2", "npu-3", "npu-4", "Ascend310P-5"], "npu-[2-4],Ascend310P-5"),
+        # names that people copy stay whole: nodes, and vNPUs, whose last number is not the chip's
+        (["node-1", "node-2", "node-3"], "node-1,node-2,node-3"),
+        (["Ascend310P-2c-100-0", "Ascend310P-2c-101-0"], "Ascend310P-2c-100-0,Ascend310P-2c-101-0"),
+    ],
+)
+def test_chips_in_a_row_are_shown_as_one(names: list[str], text: str) -> None:
+    assert output.cell(names) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.25, "0.25s"), (59.9999, "1m00s"), (65, "1m05s"), (7138.999, "1h58m59s")]
+)
+def test_virtual_times_have_whole_seconds_from_a_minute_on(seconds: float, text: str) -> None:
+    assert simulation._clock(seconds) == text
 
 
 def test_times_are_distances_from_now() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+import yaml
 from click import Choice, Context
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
@@ -22,7 +23,8 @@ from belay.engine.errors import BelayError
 from belay.engine.model.actions import AnyAction
 from belay.engine.model.codes import GROUPS, PAGE, canonical, codes, explained
 from belay.engine.model.codes.actions import ACTIONS, EVENTS, NOTICES
-from belay.engine.model.codes.conditions import CONDITIONS
+from belay.engine.model.codes.alerts import ALERTS
+from belay.engine.model.codes.conditions import CONDITIONS, TYPES
 from belay.engine.model.codes.failures import FAILURES, SOURCE
 from belay.engine.model.codes.findings import FINDINGS, FindingCode
 from belay.engine.model.codes.levels import KINDS_OF_ACTION, LEVELS
@@ -118,6 +120,24 @@ def test_every_finding_action_condition_and_event_has_a_row() -> None:
         if len(call.args) > 2 and isinstance(call.args[2], ast.Constant)
     }
     assert given <= set(CONDITIONS)
+
+
+def test_every_type_of_a_condition_has_a_row() -> None:
+    given = {
+        call.args[0].value
+        for call in calls("StatusCondition", "_condition", "Condition")
+        if call.args and isinstance(call.args[0], ast.Constant) and isinstance(call.args[0].value, str)
+    }
+    # of definitions, as the sandbox's API server says them
+    given -= {"Established", "NamesAccepted"}
+    assert set(TYPES) <= words() and [one for one in sorted(given) if not explained(one)] == []
+
+
+def test_every_alert_has_a_row_and_a_runbook() -> None:
+    rules = yaml.safe_load((ROOT / "deploy/monitoring/alerts.yaml").read_text())
+    names = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
+    runbooks = set(re.findall(r"(?m)^## (\w+)$", (ROOT / "docs/runbooks.md").read_text()))
+    assert names == set(ALERTS) == runbooks
 
 
 def test_every_reason_on_belays_own_kinds_has_a_row() -> None:

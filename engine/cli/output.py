@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final, TextIO
 
 import click
@@ -34,6 +35,8 @@ _STYLES: Final[Mapping[str, str]] = {
     "error": "red",
 }
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+#: A whole chip, as the device plugin names it: product, id.
+_CHIP: Final = re.compile(r"(Ascend[0-9A-Za-z]*-|npu-)([0-9]{1,6})")
 _CAMEL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -163,10 +166,27 @@ def cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return plain(",".join(str(item) for item in value)) or "-"
+        return plain(",".join(_in_runs([str(item) for item in value]))) or "-"
     if isinstance(value, dict):
         return plain(", ".join(f"{k}: {v}" for k, v in value.items())) or "-"
     return plain(str(value))
+
+
+def _in_runs(names: Sequence[str]) -> list[str]:
+    """Names with three and more chips in a row as one, as Slurm writes nodes: ``Ascend910-[0-7]`` for eight of them."""
+    shown: list[str] = []
+    for (prefix, _), members in groupby(enumerate(names), key=_row_of):
+        run = [name for _, name in members]
+        ends = run[0].removeprefix(prefix), run[-1].removeprefix(prefix)
+        shown += run if len(run) < 3 else [f"{prefix}[{ends[0]}-{ends[1]}]"]
+    return shown
+
+
+def _row_of(numbered: tuple[int, str]) -> tuple[str, int]:
+    """The same for chips whose ids grow by one with their place in a list; another for every other name."""
+    place, name = numbered
+    chip = _CHIP.fullmatch(name)
+    return (chip[1], int(chip[2]) - place) if chip else (name, place)
 
 
 def _line(cells: Sequence[tuple[int, str]], gap: int, styles: Mapping[str, str] | None) -> str:

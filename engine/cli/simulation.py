@@ -101,11 +101,12 @@ def simulation_table(outcome: Outcome) -> None:
 
 
 def _clock(seconds: float) -> str:
-    """``1h02m05s``, ``2m05s``, ``5s``."""
-    minutes, rest = divmod(seconds, 60)
-    hours, minutes = divmod(int(minutes), 60)
-    text = f"{rest:06.3f}".rstrip("0").rstrip(".") if rest % 1 else f"{int(rest):02d}"
-    return f"{hours}h{minutes:02d}m{text}s" if hours else f"{minutes}m{text}s" if minutes else f"{rest:g}s"
+    """``1h02m05s``, ``2m05s``, ``5.25s``: parts of a second only below a minute; documents have every one."""
+    if seconds < 59.9995:
+        return f"{round(seconds, 3):g}s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02d}m{rest:02d}s" if hours else f"{minutes}m{rest:02d}s"
 
 
 def _section(columns: Sequence[str], rows: Sequence[Sequence[object]], now: float | None = None) -> None:

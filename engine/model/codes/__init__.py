@@ -10,7 +10,8 @@ import difflib
 from typing import Final
 
 from belay.engine.model.codes.actions import ACTIONS, EVENTS, NOTICES
-from belay.engine.model.codes.conditions import CONDITIONS
+from belay.engine.model.codes.alerts import ALERTS
+from belay.engine.model.codes.conditions import CONDITIONS, TYPES
 from belay.engine.model.codes.failures import FAILURES, SOURCE
 from belay.engine.model.codes.findings import FINDINGS
 from belay.engine.model.codes.levels import KINDS_OF_ACTION, LEVELS
@@ -36,6 +37,7 @@ GROUPS: Final = (
     CodeGroup("Findings in documents", "in brackets behind each finding of belay validate", FINDINGS),
     CodeGroup("Findings of a pass", "in brackets behind each finding of belay status and belay plan", PASSES),
     CodeGroup("The repository", "as the reason of a condition of the source, and of a file that is left out", SOURCE),
+    CodeGroup("Types of conditions", "as the type of a condition", TYPES),
     CodeGroup("Conditions", "as the reason of a condition", CONDITIONS),
     CodeGroup("Why a job waits", "as the reason of a waiting job", _pending()),
     CodeGroup("Levels of faults", "as the level of a chip, a node or a switch", LEVELS),
@@ -43,6 +45,7 @@ GROUPS: Final = (
     CodeGroup("Reasons of actions", "as the reason of an action of a plan and of its Event", ACTIONS),
     CodeGroup("Events", "as the reason of an Event", EVENTS),
     CodeGroup("Notifications", "as an event of a NotificationPolicy", NOTICES),
+    CodeGroup("Alerts", "as the name of an alert in Prometheus and Alertmanager", ALERTS),
 )
 
 

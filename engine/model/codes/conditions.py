@@ -96,3 +96,40 @@ CONDITIONS: Final = {
     "NotLinked": Row("Some links are not up.", "", "belay explain link NAME says which, and why.", "kv-links.md"),
     "Unsigned": Row("Orders to agents are not signed. A choice, no fault.", "", "belay keys makes a key.", "signed.md"),
 }  # fmt: skip
+
+TYPES: Final = {
+    "Fetched": Row("Whether the repository was reached and its branch read.", "", "", _STATUS),
+    "Verified": Row("Whether the commit's signature is one that is trusted.", "", "", "signed.md"),
+    "Accepted": Row("Whether the fetched commit may come into force.", "", "", _STATUS),
+    "Applied": Row(
+        "Whether what Git declares is in force in the cluster.", "", "belay status names what is not, and why.", _STATUS
+    ),
+    "Ready": Row(
+        "Whether all is well with the repository, or with one object: the sum of its other conditions.",
+        "",
+        "Its reason says what is missing; belay explain REASON explains it.",
+        _STATUS,
+    ),
+    "DocumentsRefused": Row(
+        "Documents of the newest commit have errors; their last good versions stay in force.",
+        "",
+        "belay status shows each at file:line:column; correct them and push.",
+        _STATUS,
+    ),
+    "FilesRefused": Row(
+        "Files of the newest commit are left out unread; what they declared before stays in force.",
+        "A file that is too large, no regular file, or in another encoding.",
+        "belay status names each with its reason.",
+        _STATUS,
+    ),
+    "OrdersSigned": Row(
+        "Whether orders to nodes carry a signature that agents check.", "", "belay keys makes a key.", "signed.md"
+    ),
+    "PruneHeld": Row(
+        "Deletions wait for a person, as they are more than the safety budget lets go at once.",
+        "",
+        "belay confirm DIGEST lets exactly these be done; belay rollback restores the documents.",
+        "acts.md",
+    ),
+}
+"""Types of conditions, of which the reasons are above."""
