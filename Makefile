@@ -70,7 +70,8 @@ up: venv ## the sandbox, kept running until Ctrl-C
 test-packages: ## Debian packages that the tests need (kubectl, redis-server, git, gnupg, ssh, sshd, …)
 	@./deploy/debian-packages.sh kubectl:kubernetes-client redis-server:redis-server git:git gpg:gnupg ssh-keygen:openssh-client openssh-server \
 	  ipmi_sim:openipmi ipmitool:ipmitool ipmi-raw:freeipmi-tools libopenipmi-dev gcc:gcc libc6-dev containerd:containerd runc:runc busybox:busybox-static \
-	  prometheus:prometheus promtool:prometheus openssl:openssl ip:iproute2 nft:nftables dockerd:docker.io faketime:faketime chromium:chromium postgresql
+	  prometheus:prometheus promtool:prometheus openssl:openssl ip:iproute2 nft:nftables dockerd:docker.io faketime:faketime chromium:chromium postgresql \
+	  containernetworking-plugins
 
 # Two workers for tests that wait and the others for those that compute (tests/lanes.py). Modules are compiled once, not
 # by each of the many processes that tests start. A worker that crashed is not replaced: pytest-xdist 3.8 with --dist
