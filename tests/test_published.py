@@ -27,10 +27,13 @@ from belay.engine.cli.published import ABOUT, PLANNED_COLUMNS, PublishedCluster
 from belay.engine.cli.selection import JOB_COLUMNS
 from belay.engine.documents import Desired
 from belay.engine.load import load
-from belay.engine.model.cluster import AgentVNPU
+from belay.engine.model.cluster import AgentVNPU, Observed
 from belay.engine.model.freshness import LastPass
 from belay.engine.model.labels import ABOUT_LABEL
+from belay.engine.model.links import LinkState
+from belay.engine.model.plan import Plan
 from belay.engine.status import memory_bodies, status_bodies
+from belay.engine.status.links import link_bodies
 from belay.engine.status.sync_status import SyncState
 from belay.engine.wire import names, passinfo
 from belay.engine.wire.orders import build_orders, build_report
@@ -111,6 +114,23 @@ def test_what_is_published_answers_as_a_plan_does(world: str) -> None:
         assert rows_of(found, {}) == rows_of(by_plan, {}), what
         measured = {("node-00000", 0): Reading(utilization=50.0)}
         assert rows_of(found, measured).rows == rows_of(by_plan, measured).rows, what
+
+
+def test_links_that_are_published_answer_as_those_of_a_plan_do() -> None:
+    states = tuple(
+        LinkState(link, prefill, 2, "llm", f"node-{prefill}", f"ml.p-{prefill}", "ml.d-2", state, latency, since)
+        for link, prefill, state, latency, since in (
+            ("second", 1, "linked", 1.5, 1_000),
+            ("first", 3, "broken", None, 0),
+            ("first", 1, "linked", 0.5, 2_000),
+        )
+    )
+    plan = Plan(revision="r", now=NOW, links=states)
+    found = PublishedCluster(link_bodies(plan), NOW).answer("links")
+    assert found == answers.links(plan, Observed())
+    assert [(row["link"], row["from"], row["state"]) for row in found.rows] == [
+        ("first", "ml.p-1", "linked"), ("first", "ml.p-3", "broken"), ("second", "ml.p-1", "linked"),
+    ]  # fmt: skip
 
 
 def test_free_chips_are_the_same_for_every_verb() -> None:

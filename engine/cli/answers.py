@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from belay.engine.cli.counted_chips import CountedChips, chip_use, pool_rows
 from belay.engine.cli.holds import how_held
+from belay.engine.cli.link_rows import link_rows
 from belay.engine.cli.selection import JOB_COLUMNS, JOB_WIDE, Answer
 from belay.engine.cli.vnpus import vnpu_rows
 from belay.engine.gangs.forming import pending_by_gang
@@ -22,8 +23,6 @@ from belay.engine.model.states import IN_SERVICE, ChipHealth
 from belay.engine.model.times import rfc3339
 from belay.engine.status.jobs import awaits_pods, job_object, phase_of, shown_jobs, succeeded
 from belay.engine.status.links import row_of
-
-_LINK_KEYS: Final = ("state", "latencyMs", "error", "node", "decode", "prefill", "since", "tries")
 
 
 def nodes(plan: Plan, observed: Observed) -> Answer:
@@ -154,13 +153,7 @@ def pools(plan: Plan, observed: Observed) -> Answer:
 
 def links(plan: Plan, observed: Observed) -> Answer:
     """Every link that a KVLink declares: both ends and the state."""
-    rows = []
-    for row in plan.links:
-        values = row_of(row)
-        rows.append({"link": row.link, "from": row.holder, "to": row.peer} | {key: values[key] for key in _LINK_KEYS})
-    return Answer(
-        ("link", "from", "to", "state", "latencyMs", "error"), rows, ("node", "decode", "prefill", "since", "tries")
-    )
+    return link_rows((row.link, row_of(row)) for row in plan.links)
 
 
 def planned_use(plan: Plan, observed: Observed) -> dict[str, CountedChips]:

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from belay.engine.cli.counted_chips import CountedChips, chip_use, pool_rows
+from belay.engine.cli.link_rows import link_rows
 from belay.engine.cli.selection import JOB_COLUMNS, JOB_WIDE, Answer
 from belay.engine.model.labels import ABOUT_LABEL, HUAWEI_PREFIX, MANAGED_BY
 from belay.engine.model.levels import FaultLevel
@@ -35,6 +36,7 @@ ABOUT: Final[Mapping[str, tuple[str, ...]]] = {
     "recoveries": ("job",),
     "revisions": ("revisions",),
     "vnpus": ("map",),
+    "links": ("link",),
 }
 #: By kind, the namespace and the selector of the ConfigMaps that are needed besides: what agents and orders say.
 BESIDES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
@@ -387,6 +389,15 @@ def _vnpus(found: PublishedCluster) -> Answer:
     return published_rows(said.values(), prefixes)
 
 
+def _links(found: PublishedCluster) -> Answer:
+    """By KVLink, the rows of its ConfigMap, whose name ends with the KVLink's."""
+    return link_rows(
+        (name.removeprefix(names.LINK_PREFIX), row)
+        for name, one in found.of(names.LINK_PREFIX).items()
+        for row in rows(mapping(one.get("data")).get("links.json"))
+    )
+
+
 _ANSWERS: Final[Mapping[str, Callable[[PublishedCluster], Answer]]] = {
     "nodes": _nodes,
     "chips": _chips,
@@ -397,4 +408,5 @@ _ANSWERS: Final[Mapping[str, Callable[[PublishedCluster], Answer]]] = {
     "recoveries": _recoveries,
     "revisions": _revisions,
     "vnpus": _vnpus,
+    "links": _links,
 }

@@ -24,7 +24,6 @@ from belay.engine.model.times import rfc3339
 from belay.engine.status.bodies import bounded_list, config_map, text
 from belay.engine.wire import names
 
-PREFIX: Final = "belay-link-"
 _LIST_BYTES: Final = 600 * 1024
 #: States in the order of the list.
 _ORDER: Final = {state: rank for rank, state in enumerate((BROKEN, FAILED, NO_PROCESS, STALE, ORDERED, LINKING))}
@@ -42,7 +41,7 @@ def link_bodies(plan: Plan) -> list[dict[str, Any]]:
         data = {"summary": summary(rows[link]), "links.json": text(shown)}
         if left_out:
             data["leftOut"] = f"{left_out} links are not shown"
-        bodies.append(config_map(names.SYSTEM, names.bounded(PREFIX + link), data, {ABOUT_LABEL: "link"}))
+        bodies.append(config_map(names.SYSTEM, names.bounded(names.LINK_PREFIX + link), data, {ABOUT_LABEL: "link"}))
     return bodies
 
 
@@ -65,8 +64,8 @@ def published_links(observed: Observed) -> list[tuple[str, str]]:
     return [
         (key.namespace, key.name)
         for key in observed.objects
-        if key.name.startswith(PREFIX) and key.kind == "ConfigMap" and key.namespace == names.SYSTEM
+        if key.name.startswith(names.LINK_PREFIX) and key.kind == "ConfigMap" and key.namespace == names.SYSTEM
     ]
 
 
-__all__ = ["PREFIX", "link_bodies", "row_of", "published_links", "summary"]
+__all__ = ["link_bodies", "row_of", "published_links", "summary"]

@@ -40,6 +40,7 @@ POOL_PREFIX: Final = "belay-pool-"
 #: Where every node and chip stands, and how the chips are; in parts, per shard.
 MAP_PREFIX: Final = "belay-map-"
 CHIPS_PREFIX: Final = "belay-chips-"
+LINK_PREFIX: Final = "belay-link-"
 #: What each queue may have, has and waits for, per shard.
 QUEUES_PREFIX: Final = "belay-queues-"
 QUEUES_KEY: Final = "queues.json"

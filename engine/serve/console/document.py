@@ -31,7 +31,6 @@ from belay.engine.serve.console.texts import (
     rows,
     words,
 )
-from belay.engine.status.links import PREFIX as LINK_PREFIX
 from belay.engine.wire import clustermap, names
 from belay.engine.wire.clustermap import HOLDS, STATES
 
@@ -202,9 +201,11 @@ class Builder:
 
     def _read_links(self, found: Mapping[str, Data]) -> list[dict[str, Any]]:
         kept = {}
-        for key, data in _of(found, LINK_PREFIX).items():
+        for key, data in _of(found, names.LINK_PREFIX).items():
             known = self._links.get(key)
-            kept[key] = known if known and known[0] is data else (data, _links(key.removeprefix(LINK_PREFIX), data))
+            kept[key] = (
+                known if known and known[0] is data else (data, _links(key.removeprefix(names.LINK_PREFIX), data))
+            )
         self._links = kept
         return [row for _, listed in kept.values() for row in listed]
 
