@@ -17,7 +17,7 @@ ALERTS: Final = {
         "belay explain chip NODE/CHIP says what is done; at SeparateNPU the chip waits for a person.",
     ),
     "NPUHealthUnknown": _row(
-        "The driver has not told the health of a chip for five minutes.",
+        "The driver has not said how a chip is for five minutes.",
         "See npu-smi info on the node; a reboot often cures a chip that lets calls hang.",
     ),
     "NPULost": _row(
