@@ -166,7 +166,7 @@ def test_every_switch_code_has_the_consequences_of_its_level(code: str, level: s
     assert (view.closed is None) is (state in ("healthy", "sub-healthy"))
     assert evicted is (state == "isolated")
     # a policy that names it again is judged by the table for the other codes
-    assert scope.fault_rules is not None and scope.fault_rules.table_level("switch", code) == level
+    assert scope.health.rules is not None and scope.health.rules.table_level("switch", code) == level
 
 
 def test_every_pair_of_levels_shows_the_worse() -> None:
