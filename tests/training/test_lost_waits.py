@@ -117,6 +117,7 @@ def test_looking_at_threads_and_sockets_interns_no_strings(monkeypatch: pytest.M
 CONNECTING = """
 import os, sys, threading, time
 import belay.agents.training.train.worker.groups as groups
+from belay.agents.training.train.protocol import StoreAnswer
 from belay.agents.training.train.values import join, split
 
 class Coordinator:
@@ -133,14 +134,14 @@ class Coordinator:
         if generation != self.generation:
             raise RuntimeError("over")
 
-    def send(self, kind, payload, **fields):
+    def send(self, said, payload):
         [self.address] = split(payload)
 
-    def ask(self, generation, kind, payload=b"", keys=(), **fields):
+    def ask(self, generation, verb, keys, payload, number):
         # the port of 127.0.0.1 lies before it
         at = self.address.index(b"\\x7f\\x00\\x00\\x01")
         other = self.address[: at - 2] + self.port.to_bytes(2, "big") + self.address[at:]
-        return {"number": 0}, join([other for _ in keys])
+        return StoreAnswer(0), join([other for _ in keys])
 
 coordinator = Coordinator()
 made = groups.Groups(coordinator, 0, "127.0.0.1", 200.0)
