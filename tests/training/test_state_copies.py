@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from belay.agents.training.train.decide.rendezvous import Rendezvous
+from belay.agents.training.train.protocol import Store, StoreAnswer
 from belay.agents.training.train.values import join, split
 from belay.agents.training.train.worker import repair
 from belay.agents.training.train.worker.buckets import Buckets
@@ -108,13 +110,15 @@ class Line:
     def check(self, generation: int) -> None:
         pass
 
-    def send(self, kind: str, payload: bytes, **fields: Any) -> None:
-        self.store.ask(str(self.rank), fields["id"], fields["gen"], fields["verb"], fields["keys"], split(payload))
+    def send(self, said: Store, payload: bytes) -> None:
+        self.store.ask(str(self.rank), said.id, said.generation, said.verb, list(said.keys), split(payload))
 
-    def ask(self, generation: int, kind: str, payload: bytes, **fields: Any) -> tuple[dict[str, Any], bytes]:
+    def ask(
+        self, generation: int, verb: str, keys: Sequence[str], payload: bytes, number: int
+    ) -> tuple[StoreAnswer, bytes]:
         self.asked += 1
-        (answer,) = self.store.ask(str(self.rank), 1, generation, fields["verb"], fields["keys"], split(payload))
-        return {"number": answer.number}, join(answer.values)
+        (answer,) = self.store.ask(str(self.rank), 1, generation, verb, list(keys), split(payload))
+        return StoreAnswer(1, answer.number), join(answer.values)
 
 
 def test_a_group_connects_with_one_question_for_each_rank() -> None:
