@@ -73,7 +73,7 @@ def _rule(
 
 
 def _unready_device(allocation: Mapping[str, Any], status: Mapping[str, Any]) -> str:
-    """What the first device lacks that is not ready for a pod yet; empty when all of the claim are."""
+    """What keeps the first unready device of a claim from a pod; empty when all its devices are ready."""
     said = {_place(row): nested_list(row, "conditions") for row in nested_list(status, "devices")}
     for device in nested_list(allocation, "devices", "results"):
         true = {str(row.get("type")): row for row in said.get(_place(device), ()) if row.get("status") == "True"}
